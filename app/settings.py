@@ -16,6 +16,7 @@ from typing import TypeVar
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import MIB
 
+MAX_WEIGHT = 100
 GIB = 2**30
 
 
@@ -61,6 +62,7 @@ class Settings:
     max_time_limit_s    longest ``search.time_limit_s`` the service accepts
     max_queue_age_s     longest that a job may have waited before `/readyz` says that the queue is late
     takeover_after_s    how long a running job gives no sign of life before another worker takes it
+    tenant_weights      how many tenants each of these counts as when workers take turns; of others 1
     drain_s             time that running jobs have to finish when a worker is told to stop
     log_level, log_format   of the lines on stderr
     auth                whether callers must show an API key or token; off only on a loopback address
@@ -86,6 +88,7 @@ class Settings:
     max_time_limit_s: int = 600
     max_queue_age_s: int = 3600
     takeover_after_s: int = 15
+    tenant_weights: tuple[tuple[str, int], ...] = ()
     drain_s: int = 30
     log_level: LogLevel = LogLevel.WARNING
     log_format: LogFormat = LogFormat.TEXT
@@ -113,6 +116,7 @@ VARIABLES = {
     "MESHWRIGHT_MAX_TIME_LIMIT_S": "max_time_limit_s",
     "MESHWRIGHT_MAX_QUEUE_AGE_S": "max_queue_age_s",
     "MESHWRIGHT_TAKEOVER_AFTER_S": "takeover_after_s",
+    "MESHWRIGHT_TENANT_WEIGHTS": "tenant_weights",
     "MESHWRIGHT_DRAIN_S": "drain_s",
     "MESHWRIGHT_LOG_LEVEL": "log_level",
     "MESHWRIGHT_LOG_FORMAT": "log_format",
@@ -139,6 +143,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         database_url=values.get("MESHWRIGHT_DATABASE_URL") or f"sqlite:///{default_database_path(values)}",
         **{name: _positive_int(values, variable, getattr(Settings, name)) for variable, name in _whole_numbers()},
+        tenant_weights=_weights(values, "MESHWRIGHT_TENANT_WEIGHTS"),
         log_level=_choice(values, "MESHWRIGHT_LOG_LEVEL", Settings.log_level),
         log_format=_choice(values, "MESHWRIGHT_LOG_FORMAT", Settings.log_format),
         auth=_choice(values, "MESHWRIGHT_AUTH", Settings.auth),
@@ -185,6 +190,19 @@ def _addresses(values: Mapping[str, str], name: str) -> str:
             allowed = "IP addresses, separated by spaces"
             raise SettingError(f"environment variable {name} can't be used", given=address, allowed=allowed) from None
     return text
+
+
+def _weights(values: Mapping[str, str], name: str) -> tuple[tuple[str, int], ...]:
+    """Return the weights of a text as ``acme=3 nightly=2``."""
+    weights: dict[str, int] = {}
+    for entry in values.get(name, "").replace(",", " ").split():
+        tenant, _, text = entry.rpartition("=")
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else 0
+        if not tenant or tenant in weights or not 1 <= number <= MAX_WEIGHT:
+            allowed = f"TENANT=WEIGHT, separated by spaces, each tenant once, weights whole numbers from 1 to {MAX_WEIGHT}"
+            raise SettingError(f"environment variable {name} can't be used", given=entry, allowed=allowed)
+        weights[tenant] = number
+    return tuple(weights.items())
 
 
 def _endpoint(values: Mapping[str, str]) -> str:

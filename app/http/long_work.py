@@ -8,10 +8,12 @@ for each tenant and for all together, so that neither many bodies nor slow ones 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -33,6 +35,11 @@ BODIES_OF_ALL = 16
 WAIT_S = 10
 """When a tenant that has too much in hand may try again: about what a body of the largest size takes."""
 
+LARGE_BYTES = 2**20
+"""A body from this size on leaves the allocator memory that is worth giving back to the system."""
+GIVE_BACK_AFTER_S = 2.0
+"""By then the request of a large body has been answered, and what was made of it is gone."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
@@ -50,6 +57,7 @@ class LongWork:
         self._waiting: OrderedDict[str, deque[_Piece]] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="long-work")
         self._working: asyncio.Task[None] | None = None
+        self._giving_back: asyncio.TimerHandle | None = None
 
     @contextmanager
     def holding(self, tenant: str) -> Iterator[Callable[[int], None]]:
@@ -79,13 +87,15 @@ class LongWork:
                 self._held[tenant] = left
             else:
                 self._held.pop(tenant, None)
+            if taken >= LARGE_BYTES and self._giving_back is None:
+                self._giving_back = asyncio.get_running_loop().call_later(GIVE_BACK_AFTER_S, self._give_back)
 
     async def do(self, tenant: str, work: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
         """Return the answer of a piece of work when it is the tenant's turn. Raises what the work raises."""
         work_id = logged_id()
 
         def run() -> Answer:
-            with logging_for(work_id):
+            with logging_for(work_id), _no_collections():
                 return work(*arguments, **options)
 
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -101,9 +111,15 @@ class LongWork:
             for piece in pieces:
                 piece.future.cancel()
         self._waiting.clear()
+        if self._giving_back is not None:
+            self._giving_back.cancel()
         if self._working is not None:
             await asyncio.wait([self._working])
         self._thread.shutdown()
+
+    def _give_back(self) -> None:
+        self._giving_back = None
+        self._thread.submit(_trim)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -127,3 +143,25 @@ class LongWork:
         if pieces:
             self._waiting[tenant] = pieces
         return piece
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep the garbage collector off, in the whole process, for as long as a piece takes.
+
+    A document is a tree of a million objects without a cycle. Looking through all of it again and again took two thirds of the
+    time: 3.0 s of processor for 4 MB, 1.1 s without it, and Python's lock was held for a third of a second each time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _trim() -> None:
+    """Have the allocator give free memory back to the system, where it is glibc's."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

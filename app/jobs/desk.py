@@ -6,7 +6,7 @@ write of an attempt that is over changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -16,7 +16,7 @@ from meshwright.app.db.dialects import insert_if_absent, is_silent, now_s
 from meshwright.app.db.engine import is_sqlite, reading, writing
 from meshwright.app.db.tables.jobs import jobs, workers
 from meshwright.app.jobs.job import ACTIVE, BegunJob, JobKind, JobStatus
-from meshwright.app.jobs.turns import take_turn
+from meshwright.app.jobs.turns import NO_WEIGHTS, take_turn
 from meshwright.app.plans.repository import PlanRepository, StoredPlan
 
 WORKER_BEAT_S = 2.0
@@ -64,8 +64,8 @@ OnFinished = Callable[[Connection], None]
 class JobDesk:
     """Reads and writes of the jobs of all tenants. Every method raises StoreError when the database can't serve it."""
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
+    def __init__(self, engine: Engine, weights: Mapping[str, int] = NO_WEIGHTS):
+        self._engine, self._weights = engine, weights
 
     def begin(self, workflow: str, worker: str) -> BegunJob | None:
         """Take the job in hand whose turn it is, a new attempt; None when the workflow's job is final already."""
@@ -82,21 +82,24 @@ class JobDesk:
             .returning(*(jobs.c[name] for name in BegunJob.__dataclass_fields__))
         )
         with writing(self._engine) as connection:
-            job_id = take_turn(connection, workflow)
+            job_id = take_turn(connection, workflow, self._weights)
             mine = begun.where(jobs.c.id == job_id).values(beat_s=now_s(connection))
             row = connection.execute(mine).mappings().one_or_none()
         return None if row is None else BegunJob(**dict(row) | {"kind": JobKind(row["kind"])})
 
-    def beat(self, job: BegunJob, progress: str | None, *, best: str | None = None) -> bool:
+    def beat(self, job: BegunJob, progress: str | None, *, best: str | None = None, forgive: int | None = None) -> bool:
         """Say that the attempt is alive, with news and a new best plan (JSON texts) if there are any.
 
-        False when the attempt is over: cancelled, or another's.
+        ``forgive`` is given where the attempt has got on: how many were lost before it. False when the attempt is over:
+        cancelled, or another's.
         """
         alive = update(jobs).where(*_still_ours(job))
         if progress is not None:
             alive = alive.values(progress=progress, revision=jobs.c.revision + 1)
         if best is not None:
             alive = alive.values(best=best)
+        if forgive is not None:
+            alive = alive.values(forgiven=forgive)
         with writing(self._engine) as connection:
             return connection.execute(alive.values(beat_s=now_s(connection))).rowcount > 0
 

@@ -88,6 +88,7 @@ class BegunJob:
     """A job in a worker's hands: ``attempt`` says whether it still is when something is written for it.
 
     hand_backs   attempts before this one that ended because their worker was told to stop
+    forgiven     attempts that were lost before the last one that got on
     best         document of the best plan that attempts before this one found, if any did
     """
 
@@ -99,9 +100,15 @@ class BegunJob:
     attempt: int
     trace: str | None = None
     hand_backs: int = 0
+    forgiven: int = 0
     best: str | None = None
 
     @property
     def losses(self) -> int:
         """Attempts before this one that ended without a word."""
         return self.attempt - 1 - self.hand_backs
+
+    @property
+    def losses_in_a_row(self) -> int:
+        """Those of them since the last attempt that got on, itself included."""
+        return self.losses - self.forgiven

@@ -25,6 +25,7 @@ class News:
         self._key = key
         plan = None if earlier is None else read_plan(json.loads(earlier))
         self._best: float | None = None if plan is None else plan.certificate.objective
+        self._earlier = self._best
         self._best_plan = None if plan is None or earlier is None else _summary(plan, earlier)
 
     def texts(self, progress: Progress) -> tuple[str, str | None]:
@@ -37,6 +38,11 @@ class News:
         gap = None if not best or bound is None else abs(best - bound) / abs(best)
         fields = {"done": progress.done, "total": progress.total, "best": best, "bound": bound, "gap": gap}
         return compact_json(fields | {"note": progress.note, "best_plan": self._best_plan}), document
+
+    @property
+    def is_further(self) -> bool:
+        """True once the attempt has a better plan than all attempts before it."""
+        return self._best is not None and (self._earlier is None or self._best < self._earlier)
 
     def _is_better(self, plan: Plan) -> bool:
         """Return True if a plan is no worse than the best so far; objectives are made as small as possible."""

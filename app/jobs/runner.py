@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,14 +24,18 @@ from meshwright.app.plans.keyed import KeyedRequest, plan_text
 from meshwright.app.plans.store import plan_row
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.settings import Settings
 from meshwright.app.solving import Solver
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 10
-"""A job that so many workers were lost over is given up: it may be what ends them. One that was told to stop is no loss."""
+MAX_LOSSES_IN_A_ROW = 10
+"""A job that so many workers were lost over, one after the other and before any of them got on, is given up: it may be what
+ends them. One that was told to stop is no loss."""
+MAX_LOSSES = 100
+"""The same of all lost workers: whatever ends them, so many attempts came to no end."""
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.2, 5.0
 
 Result = TypeVar("Result")
@@ -48,11 +53,39 @@ class WorkerStoppedError(Exception):
     """The worker ends: the job stays for another one."""
 
 
+class _Standing:
+    """The standing of one attempt: whether it has got on.
+
+    That is, it has lived as long as its takeover would take, or found a better plan than all attempts before it. From then on
+    attempts that were lost before it count no more.
+    """
+
+    def __init__(self, job: BegunJob, settled_s: float):
+        self.job, self.has_got_on = job, False
+        self._settled_at_s = time.monotonic() + settled_s
+
+    def forgiven_now(self, news: News | None) -> int | None:
+        """Return how many lost attempts are to be forgiven now; None for no change."""
+        if self.has_got_on:
+            return None
+        is_further = news is not None and news.is_further
+        return self.job.losses if is_further or time.monotonic() >= self._settled_at_s else None
+
+
 class JobRunner:
     """Runs jobs for one worker; may be called by several threads at once."""
 
-    def __init__(self, desk: JobDesk, solver: Solver, *, worker: str, then: PrepareEnd, start_batch: StartBatch):
-        self._desk, self._solver, self._worker = desk, solver, worker
+    def __init__(
+        self,
+        desk: JobDesk,
+        solver: Solver,
+        *,
+        worker: str,
+        then: PrepareEnd,
+        start_batch: StartBatch,
+        settled_s: float = Settings.takeover_after_s,
+    ):
+        self._desk, self._solver, self._worker, self._settled_s = desk, solver, worker, settled_s
         self._then, self._start_batch = then, start_batch
         self._stopped = threading.Event()
 
@@ -79,10 +112,11 @@ class JobRunner:
 
     def _end_of(self, job: BegunJob) -> JobEnd:
         """Solve the job's request; what can go wrong with it becomes its problem."""
-        if job.losses >= MAX_ATTEMPTS:
+        if job.losses_in_a_row >= MAX_LOSSES_IN_A_ROW or job.losses >= MAX_LOSSES:
             return _given_up(job)
+        standing = _Standing(job, self._settled_s)
         if job.kind is JobKind.BATCH:
-            self._insist(lambda: self._start_batch(job, lambda: self._beat(job)))
+            self._insist(lambda: self._start_batch(job, lambda: self._beat(standing)))
             return JobEnd(JobStatus.SUCCEEDED)
         if self._insist(lambda: self._desk.is_planned(job)):
             return JobEnd(JobStatus.SUCCEEDED)
@@ -92,7 +126,7 @@ class JobRunner:
             key = KeyedRequest(request, job.digest, job.request)
             news = News(key, earlier=job.best)
             with span("solve", {"meshwright.digest": job.digest}) as current:
-                plan = self._solver(request, lambda progress: self._beat(job, progress, news))
+                plan = self._solver(request, lambda progress: self._beat(standing, progress, news))
                 for name, value in _figures(plan).items():
                     current.set_attribute(name, value)
         except JobLostError:
@@ -107,14 +141,16 @@ class JobRunner:
         observe_solve(plan)
         return _success(plan, key, earlier=job.best)
 
-    def _beat(self, job: BegunJob, progress: Progress | None = None, news: News | None = None) -> None:
+    def _beat(self, standing: _Standing, progress: Progress | None = None, news: News | None = None) -> None:
         said, best = (None, None) if progress is None or news is None else news.texts(progress)
+        forgive = standing.forgiven_now(news)
         try:
-            alive = self._desk.beat(job, said, best=best)
+            alive = self._desk.beat(standing.job, said, best=best, forgive=forgive)
         except StoreError as error:
             # The solve is worth more than one beat; when the database is back, the next one tells.
             log.warning("no beat: %s", error)
             return
+        standing.has_got_on |= forgive is not None
         if not alive:
             raise JobLostError
 

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
@@ -33,7 +34,7 @@ from meshwright.solver.problem.request import PlanRequest
 GRACE_S = 30.0
 """Time a child has after its limit to return the best plan so far and to pass the checker, before it is ended."""
 BEAT_S = 1.0
-"""The time between two calls of ``on_beat`` during a solve."""
+"""The time between two calls of ``on_beat`` during a solve, and while its child starts."""
 PROGRESS_EVERY_S = 0.25
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent ends."""
@@ -70,17 +71,14 @@ class ChildSolver:
         wall_s = request.search.time_limit_s + self._limits.grace_s
         task = _Task(self._solve, request, cpu_s=wall_s, memory_bytes=self._limits.memory_bytes)
         child = self._context.Process(target=_solve_and_send, args=(theirs, task), daemon=True)
-        self._start(child)
+        self._start_beating(child, on_beat)
         theirs.close()
         so_far = SoFar()
         try:
             answer = _answer(ours, child, limit_s=wall_s, on_beat=on_beat, so_far=so_far)
         finally:
-            child.kill()
-            child.join()
+            self._end(child)
             ours.close()
-            with self._lock:
-                self._running.discard(child)
         if isinstance(answer, SolveTimeoutError | SolveMemoryError):
             if self._is_closed:
                 raise SolverCrashError("the solve was ended, as its worker ends")
@@ -98,6 +96,28 @@ class ChildSolver:
             if self._starting:
                 # A child starts when the server has loaded the solver, which may take minutes: nobody waits for that at an end.
                 _end_fork_server()
+
+    def _start_beating(self, child: ForkServerProcess, on_beat: OnBeat) -> None:
+        """Start a child, in a thread: the first waits until the server has loaded the solver, and its job must be seen to live.
+
+        A child whose caller loses interest before it has started is ended as soon as it has.
+        """
+        start = ThreadPoolExecutor(1, thread_name_prefix="child-start")
+        started = start.submit(self._start, child)
+        start.shutdown(wait=False)
+        try:
+            while not wait((started,), timeout=BEAT_S).done:
+                on_beat(None)
+        except BaseException:
+            started.add_done_callback(lambda ended: None if ended.exception() else self._end(child))
+            raise
+        started.result()
+
+    def _end(self, child: ForkServerProcess) -> None:
+        child.kill()
+        child.join()
+        with self._lock:
+            self._running.discard(child)
 
     def _start(self, child: ForkServerProcess) -> None:
         with self._lock:

@@ -4,12 +4,20 @@ The queue hands out workflows, each of which carries the id of a job. A workflow
 chosen when the turn comes; where it is not the ticket's own, both jobs swap their tickets. So a tenant that comes late waits
 for no long queue of another's, and nothing has to be counted when jobs are submitted.
 
-Source of the order: max-min fairness of slots (Bertsekas and Gallager, Data Networks, 6.5.2), ties by round robin.
+A tenant may have a weight: it counts as that many tenants. Source of the order: weighted max-min fairness of slots (Bertsekas
+and Gallager, Data Networks, 6.5.2), in whole slots; ties by weighted round robin, for which the last starts of those that wait
+are counted, one less than their weights together.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, case, func, select, update
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from math import inf
+from types import MappingProxyType
+
+from sqlalchemy import Connection, Row, RowMapping, func, select, update
 
 from meshwright.app.db.tables.jobs import jobs
 from meshwright.app.jobs.job import ACTIVE, JobStatus
@@ -18,7 +26,11 @@ _LOOKS = 2
 """On PostgreSQL a ticket may be swapped while this worker waits for its row: the second look finds the job that has it now."""
 
 
-def take_turn(connection: Connection, workflow: str) -> str | None:
+NO_WEIGHTS: Mapping[str, int] = MappingProxyType({})
+"""Every tenant weighs 1."""
+
+
+def take_turn(connection: Connection, workflow: str, weights: Mapping[str, int] = NO_WEIGHTS) -> str | None:
     """Return the id of the job to work on at a workflow's turn, which the workflow belongs to from now on.
 
     None when its job is final already.
@@ -29,7 +41,7 @@ def take_turn(connection: Connection, workflow: str) -> str | None:
     if ticket["status"] != JobStatus.QUEUED.value:
         # Its worker was lost or told to stop. The job has had its turn.
         return str(ticket["id"])
-    first = _first_of(connection, _tenant_in_turn(connection))
+    first = _first_of(connection, _tenant_in_turn(connection, weights))
     if first is None or first["id"] == ticket["id"]:
         return str(ticket["id"])
     _swap(connection, ticket, first)
@@ -47,8 +59,8 @@ def _holder(connection: Connection, workflow: str) -> RowMapping | None:
     return None
 
 
-def _tenant_in_turn(connection: Connection) -> str:
-    """Return the tenant with the fewest running jobs among those that wait; of several, the one served longest ago."""
+def _tenant_in_turn(connection: Connection, weights: Mapping[str, int]) -> str:
+    """Return the tenant whose turn it is among those that wait."""
     waiting = select(jobs.c.tenant).where(jobs.c.status == JobStatus.QUEUED.value).distinct().subquery()
     mine = jobs.alias()
     running = (
@@ -58,9 +70,30 @@ def _tenant_in_turn(connection: Connection) -> str:
         .scalar_subquery()
     )
     served = select(func.max(mine.c.started_at)).where(mine.c.tenant == waiting.c.tenant).scalar_subquery()
-    never_first: ColumnElement[int] = case((served.is_(None), 0), else_=1)
-    order = (running, never_first, served, waiting.c.tenant)
-    return str(connection.execute(select(waiting.c.tenant).order_by(*order).limit(1)).scalar_one())
+    found = connection.execute(select(waiting.c.tenant, running.label("running"), served.label("served"))).all()
+    weight_of = {row.tenant: weights.get(row.tenant, 1) for row in found}
+    counts = _last_starts(connection, weight_of)
+
+    def place(row: Row[tuple[str, int, datetime | None]]) -> tuple[int, float, float, str]:
+        weight = weight_of[row.tenant]
+        served_s = -inf if row.served is None else row.served.timestamp()
+        return row.running // weight, (counts[row.tenant] + 1) / weight, served_s, row.tenant
+
+    return str(min(found, key=place).tenant)
+
+
+def _last_starts(connection: Connection, weight_of: Mapping[str, int]) -> Counter[str]:
+    """Return how many of the last starts were each tenant's; none where all weigh the same: then the last one says it all."""
+    if len(set(weight_of.values())) == 1:
+        return Counter()
+    starts: list[tuple[datetime, str]] = []
+    for tenant, weight in weight_of.items():
+        # A tenant with as many as its weight is not next: more of its starts change nothing.
+        mine = select(jobs.c.started_at).where(jobs.c.tenant == tenant, jobs.c.started_at.is_not(None))
+        last = connection.execute(mine.order_by(jobs.c.started_at.desc()).limit(weight)).scalars()
+        starts.extend((started, tenant) for started in last)
+    starts.sort(reverse=True)
+    return Counter(tenant for _, tenant in starts[: sum(weight_of.values()) - 1])
 
 
 def _first_of(connection: Connection, tenant: str) -> RowMapping | None:

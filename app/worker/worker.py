@@ -34,10 +34,15 @@ class Worker:
     def __init__(self, engine: Engine, settings: Settings, solver: Solver, *, name: str | None = None):
         self.name = name or default_name()
         self._settings, self._solver = settings, solver
-        self._desk = JobDesk(engine)
+        self._desk = JobDesk(engine, dict(settings.tenant_weights))
         self._queue = QueueClient(engine)
         self._runner = JobRunner(
-            self._desk, solver, worker=self.name, then=Settler(engine), start_batch=BatchStarter(engine, self._queue)
+            self._desk,
+            solver,
+            worker=self.name,
+            then=Settler(engine),
+            start_batch=BatchStarter(engine, self._queue),
+            settled_s=settings.takeover_after_s,
         )
         self._webhooks = WebhookSender(engine, webhook_settings(settings))
         self._reaper = Reaper(engine, self._queue, silent_s=settings.takeover_after_s)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,14 @@ from meshwright.app.errors import QueueFullError
 from meshwright.app.jobs.desk import JobDesk, JobEnd
 from meshwright.app.jobs.engine import QueueClient, migrate_queue
 from meshwright.app.jobs.job import BegunJob, JobStatus
-from meshwright.app.jobs.runner import MAX_ATTEMPTS, JobRunner
+from meshwright.app.jobs.runner import MAX_LOSSES, MAX_LOSSES_IN_A_ROW, JobRunner
 from meshwright.app.planning.service import Call, PlanService, Submission
 from meshwright.app.plans.keyed import keyed_request, plan_text
 from meshwright.app.security.principal import Principal, Scope
 from meshwright.app.settings import Settings
+from meshwright.app.solving import Solver
 from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import Progress
 from tests.crash.databases import postgresql_cluster, postgresql_programs, sqlite_file
 from tests.support.fakes import FakeSolver, feasible_plan
 from tests.support.requests_given import resolved, training
@@ -126,10 +129,94 @@ def test_restarts_in_order_are_no_losses(engine: Engine) -> None:
     submitted = ask(engine, "a", "key", 0, urgency=3).job
     assert submitted is not None
     desk = JobDesk(engine)
-    for _ in range(2 * MAX_ATTEMPTS):
+    for _ in range(2 * MAX_LOSSES_IN_A_ROW):
         assert desk.begin(submitted.id, "w") is not None
         desk.note_hand_back([submitted.id])
     assert run(engine, submitted.id) == (JobStatus.SUCCEEDED.value, None)
+
+
+@pytest.mark.parametrize(("losses", "status"), [(MAX_LOSSES - 1, "succeeded"), (MAX_LOSSES, "failed")])
+def test_losses_after_attempts_that_got_on_end_no_job_until_they_are_very_many(
+    engine: Engine, losses: int, status: str
+) -> None:
+    submitted = ask(engine, "a", "key", 0, urgency=3).job
+    assert submitted is not None
+    with writing(engine) as connection:
+        connection.execute(update(jobs).values(attempt=losses - 1, forgiven=losses - 2))
+    begun = JobDesk(engine).begin(submitted.id, "lost")
+    assert begun is not None and begun.losses_in_a_row == 1
+    assert run(engine, submitted.id)[0] == status
+
+
+class GettingOn(FakeSolver):
+    """A solver whose worker is lost once it has told of a plan."""
+
+    def __call__(self, request, on_beat=None):  # type: ignore[no-untyped-def]
+        plan = feasible_plan(request)
+        best = plan.certificate.objective
+        on_beat(Progress(1, 2, best=best, bound=None, incumbent=lambda: plan))
+        raise Lost
+
+
+class Lost(BaseException):
+    """The end of a worker without a word."""
+
+
+def test_an_attempt_that_found_a_better_plan_forgives_the_losses_before_it_once(engine: Engine) -> None:
+    submitted = ask(engine, "a", "key", 0, urgency=3).job
+    assert submitted is not None
+    for lost in range(MAX_LOSSES_IN_A_ROW - 1):
+        assert JobDesk(engine).begin(submitted.id, "w") is not None, lost
+    for _ in range(2):
+        with pytest.raises(Lost):
+            run(engine, submitted.id, solver=GettingOn())
+    begun = JobDesk(engine).begin(submitted.id, "w")
+    assert begun is not None
+    # The second found the same plan again: it got no further, and is lost like any other.
+    assert (begun.losses, begun.losses_in_a_row) == (MAX_LOSSES_IN_A_ROW + 1, 2)
+
+
+def test_an_attempt_that_lives_forgives_the_losses_before_it(engine: Engine) -> None:
+    submitted = ask(engine, "a", "key", 0, urgency=3).job
+    assert submitted is not None
+    for _ in range(MAX_LOSSES_IN_A_ROW - 1):
+        JobDesk(engine).begin(submitted.id, "w")
+
+    class Living(FakeSolver):
+        def __call__(self, request, on_beat=None):  # type: ignore[no-untyped-def]
+            on_beat(None)
+            raise Lost
+
+    with pytest.raises(Lost):
+        run(engine, submitted.id, solver=Living(), settled_s=0.0)
+    begun = JobDesk(engine).begin(submitted.id, "w")
+    assert begun is not None and begun.losses_in_a_row == 1
+
+
+def test_a_heavy_tenant_has_so_many_turns_for_each_of_another(engine: Engine) -> None:
+    """One slot, jobs that take equally long, tenants of weight 3 and 1 who both always wait."""
+    tickets = [ask(engine, tenant, "key", seed, urgency=3).job for seed in range(8) for tenant in ("heavy", "light")]
+    desk, turns = JobDesk(engine, {"heavy": 3}), []
+    for ticket in tickets[:8]:
+        assert ticket is not None
+        job = desk.begin(ticket.id, "w")
+        assert job is not None
+        turns.append(job.tenant)
+        assert desk.finish(job, JobEnd(JobStatus.FAILED), then=lambda connection: None)
+        # As long ago as it would be if each job took an hour.
+        with writing(engine) as connection:
+            connection.execute(update(jobs).where(jobs.c.id == job.id).values(started_at=datetime.now(UTC)))
+            for row in connection.execute(select(jobs.c.id, jobs.c.started_at).where(jobs.c.started_at.is_not(None))).all():
+                earlier = row.started_at - timedelta(hours=1)
+                connection.execute(update(jobs).where(jobs.c.id == row.id).values(started_at=earlier))
+    assert (turns.count("heavy"), turns.count("light")) == (6, 2), turns
+
+
+def test_a_heavy_tenant_has_so_many_slots_for_each_of_another(engine: Engine) -> None:
+    tickets = [ask(engine, tenant, "key", seed, urgency=3).job for seed in range(4) for tenant in ("heavy", "light")]
+    desk = JobDesk(engine, {"heavy": 3})
+    begun = [desk.begin(ticket.id, "w") for ticket in tickets[:4] if ticket is not None]
+    assert sorted(job.tenant for job in begun if job is not None) == ["heavy", "heavy", "heavy", "light"]
 
 
 def test_a_worker_that_is_told_to_stop_hands_its_job_back(engine: Engine) -> None:
@@ -158,7 +245,7 @@ def test_the_best_plan_of_lost_attempts_is_the_answer(engine: Engine, ended_at: 
     best = plan_text(feasible_plan(key.request), key)
     assert desk.beat(begun, "{}", best=best)
     if ended_at == "lost":
-        for _ in range(MAX_ATTEMPTS - 1):
+        for _ in range(MAX_LOSSES_IN_A_ROW - 1):
             begun = desk.begin(job.id, "w")
         assert isinstance(begun, BegunJob) and begun.best == best
     status, answer = run(engine, job.id, undecided=ended_at == "undecided")
@@ -178,16 +265,19 @@ class Undecided(FakeSolver):
         return undecided_plan(request)
 
 
-def run(engine: Engine, workflow: str, *, undecided: bool = False) -> tuple[str, str | None]:
+def run(
+    engine: Engine, workflow: str, *, undecided: bool = False, solver: Solver | None = None, settled_s: float = 60.0
+) -> tuple[str, str | None]:
     """Run the job to its end in this process; its status and answer."""
     from meshwright.app.replans.batch import BatchStarter, Settler
 
     runner = JobRunner(
         JobDesk(engine),
-        Undecided() if undecided else FakeSolver(),
+        solver or (Undecided() if undecided else FakeSolver()),
         worker="w",
         then=Settler(engine),
         start_batch=BatchStarter(engine, NoQueue()),
+        settled_s=settled_s,
     )
     runner(workflow)
     with reading(engine) as connection:

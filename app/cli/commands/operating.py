@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import signal
 import sys
@@ -12,6 +13,10 @@ from meshwright.app.errors import EXIT_GOOD
 from meshwright.app.settings import Auth, LogLevel, SettingError, Settings
 from meshwright.costmodels.errors import InvalidInputError
 
+SWITCH_S = 0.0005
+"""The longest time that a thread keeps Python's lock while another waits for it (Python: 5 ms). A large body is worked on in a
+thread, and a request takes the lock back some twenty times, once after each system call: at 5 ms each the event loop bears ten
+requests a second meanwhile, and who asks more often waits for ever longer (`benchmarks/attacks.py`)."""
 SHUTDOWN_S = 10
 """Time that running requests have to finish when the service is told to stop; then their solves are ended."""
 
@@ -95,6 +100,10 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
         ensure_ready(app.state.engine)
     serve_metrics(settings.metrics_address, app.state.engine)
     start_tracing(settings.otlp_endpoint, service="serve")
+    sys.setswitchinterval(SWITCH_S)
+    # What is loaded by now stays: the garbage collector needs not look through it again, with Python's lock held.
+    gc.collect()
+    gc.freeze()
     # The access log is our own: it has the request id.
     level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
     # Uvicorn ends the process by the signal that stopped it once it has shut down; the workers are to be stopped first.

@@ -31,6 +31,7 @@ jobs = Table(
     Column("workflow", String(64), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("hand_backs", Integer, nullable=False, server_default="0"),
+    Column("forgiven", Integer, nullable=False, server_default="0"),
     Column("worker", String(200), nullable=True),
     Column("beat_s", Float(53), nullable=False),
     Column("revision", Integer, nullable=False),
@@ -57,6 +58,7 @@ urgency        of the tenant's jobs, 0 is served first, 7 last (RFC 9218)
 workflow       id of the DBOS workflow that runs it; jobs that wait swap theirs (`app.jobs.turns`)
 attempt        how often a worker has begun it; a worker that lost its job to another finds another number here
 hand_backs     how many of these attempts ended because their worker was told to stop: they are no losses
+forgiven       how many were lost before the last attempt that got on: they are no losses in a row
 beat_s         when it was last known to be alive, or was submitted; the database's clock, seconds of the epoch
 revision       grows with every change that a watcher should see
 progress       JSON of the last progress; problem: JSON of the problem document it failed with

@@ -180,3 +180,23 @@ def test_solve_here_stops_at_the_limit_and_notes_its_time(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(api, "solve", waits_for_stop)
     assert solve_here(resolved(SOON)).search.seconds > 0
+
+
+def test_a_caller_is_told_of_a_start_that_takes_long_and_may_leave_it() -> None:
+    """In a process of its own: the server that children are forked from loads its modules once."""
+    code = (
+        "import time\n"
+        "from meshwright.app.jobs.sandbox import ChildSolver\n"
+        "from tests.integration.jobs.test_sandbox import sleeps\n"
+        "from tests.support.requests_given import resolved, training\n"
+        "beats = []\n"
+        "def beat(progress):\n"
+        "    beats.append(progress)\n"
+        "    if len(beats) == 2: raise KeyError('cancelled')\n"
+        "solver = ChildSolver(sleeps, preload='tests.attacks.long_warm_up')\n"
+        "try: solver(resolved(training()), beat)\n"
+        "except KeyError: print(len(beats))\n"
+        "solver.close()\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout == "2\n"

@@ -36,6 +36,7 @@ def test_every_variable_sets_its_setting() -> None:
             "MESHWRIGHT_MAX_TIME_LIMIT_S": "6",
             "MESHWRIGHT_MAX_QUEUE_AGE_S": "7",
             "MESHWRIGHT_TAKEOVER_AFTER_S": "8",
+            "MESHWRIGHT_TENANT_WEIGHTS": "acme=3, nightly=2",
             "MESHWRIGHT_DRAIN_S": "9",
             "MESHWRIGHT_LOG_LEVEL": "DEBUG",
             "MESHWRIGHT_LOG_FORMAT": "json",
@@ -62,6 +63,7 @@ def test_every_variable_sets_its_setting() -> None:
         6,
         7,
         8,
+        (("acme", 3), ("nightly", 2)),
         9,
         LogLevel.DEBUG,
         LogFormat.JSON,
@@ -78,6 +80,12 @@ def test_every_variable_sets_its_setting() -> None:
         "hooks.example",
         "s3cret",
     )
+
+
+@pytest.mark.parametrize("text", ["acme", "acme=0", "acme=1.5", "=3", "acme=2 acme=3", "acme=101", "acme=\u0663"])
+def test_weights_that_are_none(text: str) -> None:
+    with pytest.raises(SettingError, match="TENANT=WEIGHT"):
+        read_settings({"MESHWRIGHT_TENANT_WEIGHTS": text})
 
 
 def test_a_proxy_is_an_address() -> None:
