@@ -61,12 +61,9 @@ its own.
 ## Sources left out
 
 What to expect of a run that nobody has measured: each source is predicted by constants and bands that were fitted to all
-other sources. Fitted in this way are the rates that chips sustain in long runs, the speeds of links, and the bands.
-
-The laws of memory of the frameworks' profiles are not fitted again here: they have seen every source, so the memory figures
-and those of fit below are in part in-sample. With Aleph's runs left out of its law, 93.0% of them are said rightly, 91.4% of
-those that ran out are foreseen, and 5.5% are false alarms ([how memory is fitted](cost-models.md)). The bands that plans print
-are of an earlier run of this script than its tables.
+other sources. Fitted in this way are the rates that chips sustain in long runs, the speeds of links, the bands, and the laws
+of memory: a source's is that of its framework's other sources, or where there are none that of all frameworks
+([how memory is fitted](cost-models.md#memory)).
 
 """
 

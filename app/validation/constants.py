@@ -1,4 +1,4 @@
-"""Constants that may be fitted to measured runs: rates that a device sustains, and the speeds of a cluster's links."""
+"""Constants that may be fitted to measured runs: rates that a device sustains, speeds of a cluster's links, laws of memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from meshwright.app.validation.rows import Run
-from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
+from meshwright.costmodels.cluster.cluster import Device, Link, NodeGroup, SustainedRates
+from meshwright.costmodels.model.memory_law import MemoryLaw
+from meshwright.solver.problem.implementation import StatedImplementation
+from meshwright.solver.problem.request import TrainingRequest
 
 
 class Constant(StrEnum):
@@ -30,9 +33,10 @@ ConstantOf = tuple[Constant, str]
 
 @dataclass(frozen=True)
 class Constants:
-    """Fitted rates; 1 where nothing was fitted."""
+    """Fitted rates, 1 where nothing was fitted; and the law of memory in place of the profile's, None to leave that."""
 
     rates: Mapping[ConstantOf, float] = field(default_factory=dict)
+    memory: MemoryLaw | None = None
 
     def rate(self, constant: Constant, owner: str) -> float:
         """Rate of one chip or cluster."""
@@ -46,7 +50,7 @@ class Constants:
     def scaled(self, constant: Constant, factor: float, owners: tuple[str, ...]) -> Constants:
         """These with one constant of all owners multiplied."""
         changed = {(constant, owner): self.rate(constant, owner) * factor for owner in owners}
-        return Constants({**self.rates, **changed})
+        return replace(self, rates={**self.rates, **changed})
 
 
 def cluster_name(run: Run) -> str:
@@ -59,9 +63,15 @@ def silicon_name(device: Device) -> str:
     return f"{device.calibration}/{device.power_w:g}W"
 
 
-def with_constants(cluster: Cluster, name: str, constants: Constants) -> Cluster:
-    """The cluster with devices and links at the given rates, in place of what the catalogue ships."""
-    return replace(cluster, groups=tuple(_group(group, name, constants) for group in cluster.groups))
+def with_constants(request: TrainingRequest, name: str, constants: Constants) -> TrainingRequest:
+    """The request with devices and links of its cluster at the given rates, in place of what the catalogue ships, and with the
+    given law of memory."""
+    cluster = replace(request.cluster, groups=tuple(_group(group, name, constants) for group in request.cluster.groups))
+    if constants.memory is None:
+        return replace(request, cluster=cluster)
+    stated = request.workload.implementation or StatedImplementation()
+    workload = replace(request.workload, implementation=replace(stated, memory=constants.memory))
+    return replace(request, cluster=cluster, workload=workload)
 
 
 def _group(group: NodeGroup, name: str, constants: Constants) -> NodeGroup:

@@ -64,7 +64,7 @@ class CostedRun:
 def predict_run(run: Run, constants: Constants | None = None) -> Prediction:
     """Step time and memory of a run's plan; raises NotPredictedError with the reason.
 
-    ``constants`` take the place of the rates that the hardware catalogue ships.
+    ``constants`` take the place of the rates that the hardware catalogue ships, and of the profile's law of memory.
     """
     cost = costed_run(run, constants).cost
     return Prediction(cost.step_time_s, _shown_memory(cost, run.reading), _fits(cost))
@@ -104,7 +104,7 @@ def costed_run(run: Run, constants: Constants | None = None) -> CostedRun:
 
 def _costed(run: Run, constants: Constants | None) -> CostedRun:
     plan = given_plan(run)
-    request = _at_rates(plan.request, run, constants)
+    request = plan.request if constants is None else with_constants(plan.request, cluster_name(run), constants)
     costs = _costs(request)
     kinds = costs.stage_kinds(plan.candidate)
     sharding = _sharding(costs, plan.candidate, kinds)
@@ -131,12 +131,6 @@ def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...
         spans.append(StageSpan(first, last, candidate.recompute[0]))
         first = last + 1
     return tuple(spans)
-
-
-def _at_rates(request: TrainingRequest, run: Run, constants: Constants | None) -> TrainingRequest:
-    if constants is None:
-        return request
-    return replace(request, cluster=with_constants(request.cluster, cluster_name(run), constants))
 
 
 @lru_cache(maxsize=64)

@@ -1,15 +1,16 @@
-"""Scores of sources that were left out of every fit: of the constants of devices and links, and of the bands."""
+"""Scores of sources that were left out of every fit: of constants of devices and links, of laws of memory, and of bands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.app.validation.constants import Constants
 from meshwright.app.validation.fitting import fit_constants, fitted_runs, refit
+from meshwright.app.validation.held_out.memory_laws import laws_without, told_memory
 from meshwright.app.validation.held_out.step_errors import HeldOutStep, fit_step_errors, step_errors_without
 from meshwright.app.validation.report import Report, report_of
 from meshwright.app.validation.rows import MeasuredRun
@@ -57,7 +58,7 @@ class LeftOut:
 
 
 def leave_one_source_out(rows: Sequence[MeasuredRun], unmapped: Sequence[MeasuredRun]) -> LeftOut:
-    """Fit constants and bands to all sources but one, and score that one, for each.
+    """Fit constants, laws of memory and bands to all sources but one, and score that one, for each.
 
     The rows have at least two timed sources; ``unmapped`` are the same rows, read without a mapping.
     """
@@ -67,7 +68,11 @@ def leave_one_source_out(rows: Sequence[MeasuredRun], unmapped: Sequence[Measure
     constants, parts = fit_constants(runs)
     sources = np.array([row.run.source for row in runs])
     of_others = {source: refit(parts, runs, sources != source) for source in dict.fromkeys(row.run.source for row in timed)}
-    scored, bare = ([score_run(row, of_others.get(row.run.source, constants)) for row in each] for each in (rows, unmapped))
+    laws = laws_without(told_memory(rows))
+    bare = [score_run(row, of_others.get(row.run.source, constants)) for row in unmapped]
+    scored = [
+        score_run(row, replace(of_others.get(row.run.source, constants), memory=laws.get(row.run.source))) for row in rows
+    ]
     return LeftOut(
         constants,
         report_of(scored, file="all tables"),

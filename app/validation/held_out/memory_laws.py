@@ -1,0 +1,244 @@
+"""The laws of memory fitted to measured runs, and for each source the law that has not seen it.
+
+By maximum likelihood: runs with a peak by normal regression of its logarithm, runs that are only known to have fitted or run
+out by probit (Tobit's model). Runs of one source are no independent evidence: they weigh as much as `WEIGHT`. The law of a
+profile is fitted with that of all runs as prior; the allocator's share is that of all runs, since few profiles tell it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist, median
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
+
+from meshwright.app.validation.prediction import costed_run
+from meshwright.app.validation.rows import MeasuredRun, RunStatus
+from meshwright.app.validation.sources import UNKNOWN, MemoryCount, MemoryRank
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.model.memory_law import MemoryLaw
+
+Floats = NDArray[np.float64]
+
+WEIGHT = 10.0
+"""Independent runs that a source counts as at most."""
+
+START = tuple(math.log(value) for value in (1.05, 1.05, 1.1, 0.1))
+"""Logarithms of what is expected before any run: the allocator's share, factors of activations and transients, the spread."""
+
+FREE, NARROW = (0.1, 0.25, 0.5, 1.0), (1e-6, 0.1, 0.2, 0.25)
+"""Spreads of the priors of these logarithms: of all sources, and of one profile."""
+
+MIN_PEAKS = 5
+LARGE_BYTES = 8e9
+"""Peaks from which a run tells the spread of runs of one model: below, workspaces that nobody counts are a tenth of all."""
+
+LEAST_OWN_SIGMA = 0.01
+"""Spread of one run, at least: peaks are told in tenths of a gigabyte or worse."""
+
+
+@dataclass(frozen=True)
+class ToldMemory:
+    """A run and what it told of its memory.
+
+    stages         [stages, 4] bytes of state, activations, transients and overhead, without any law's factors
+    count, rank    the memory that its source reports
+    device_bytes   what it has
+    peak_bytes     what it took; None where it ran out, or nothing is known but that it fitted
+    """
+
+    source: str
+    profile: str
+    model: str
+    stages: Floats
+    count: MemoryCount
+    rank: MemoryRank
+    device_bytes: float
+    peak_bytes: float | None
+    ran_out: bool
+
+
+def told_memory(runs: Sequence[MeasuredRun]) -> list[ToldMemory]:
+    """Every predicted run with a peak, and every one of sources that say what ran out of memory. Sources that the mapping does
+    not have say nothing of a profile."""
+    known = [run for run in runs if run.run.reading is not UNKNOWN]
+    labelled = {run.run.source for run in known if run.outcome.status is not RunStatus.OK}
+    found = []
+    for run in known:
+        if run.outcome.peak_memory_gb is None and run.run.source not in labelled:
+            continue
+        try:
+            found.append(_told(run))
+        except NotPredictedError:
+            continue
+    return found
+
+
+def _told(run: MeasuredRun) -> ToldMemory:
+    # Plans that would have been recomputed to fit are taken as they stand: their label is what is fitted.
+    costed = costed_run(replace(run.run, recompute=run.run.recompute or "none"))
+    reading, peak = run.run.reading, run.outcome.peak_memory_gb
+    law = costed.cost.stages[0].law
+    stages = [
+        (
+            stage.static_bytes,
+            stage.activation_bytes / law.activations,
+            stage.transient_bytes / law.transients,
+            stage.overhead_bytes,
+        )
+        for stage in costed.cost.stages
+    ]
+    return ToldMemory(
+        source=run.run.source,
+        profile=reading.implementation.profile or "",
+        model=run.run.model,
+        stages=np.array(stages),
+        count=reading.memory_count,
+        rank=reading.memory_rank,
+        device_bytes=min(stage.usable_bytes for stage in costed.cost.stages),
+        peak_bytes=peak * reading.memory_unit_bytes if peak and run.outcome.status is RunStatus.OK else None,
+        ran_out=run.outcome.status is not RunStatus.OK,
+    )
+
+
+def fitted_law(runs: Sequence[ToldMemory], prior: MemoryLaw | None = None) -> MemoryLaw:
+    """The likeliest law of one run or more. With the law of all runs as ``prior`` it is that of a profile."""
+    expected = START if prior is None else _logarithms(prior)
+    spreads = FREE if prior is None else NARROW
+    told = _Told.of(runs)
+
+    def loss(x: Floats) -> float:
+        away = 0.5 * sum(((value - mean) / spread) ** 2 for value, mean, spread in zip(x, expected, spreads, strict=True))
+        return float(away - told.log_likelihood(_law(x)))
+
+    solved = minimize(loss, np.array(expected), method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-4, "maxiter": 1000})
+    law = _law(solved.x)
+    own = own_spread(runs, law)
+    if own is None:
+        own = LEAST_OWN_SIGMA if prior is None else prior.own_sigma
+    own = min(max(own, LEAST_OWN_SIGMA), law.shared_sigma)
+    n_sources = len({run.source for run in runs})
+    return replace(
+        law,
+        shared_sigma=math.sqrt(law.shared_sigma**2 - own**2),
+        own_sigma=own,
+        origin=f"{len(runs)} runs of {'one source' if n_sources == 1 else f'{n_sources} sources'}",
+    )
+
+
+def laws_without(runs: Sequence[ToldMemory]) -> dict[str, MemoryLaw]:
+    """For each source the law of its framework's profile that has not seen it: of the profile's other runs, or where there are
+    none of all other runs."""
+    found = {}
+    for source, own in grouped(runs, lambda run: run.source).items():
+        others = [run for run in runs if run.source != source]
+        of_all = fitted_law(others)
+        of_profile = [run for run in others if run.profile == own[0].profile]
+        found[source] = fitted_law(of_profile, of_all) if of_profile else of_all
+    return found
+
+
+def own_spread(runs: Sequence[ToldMemory], law: MemoryLaw) -> float | None:
+    """Spread of runs of one model in one source around their median, by the median of distances; None for too few."""
+    away: list[float] = []
+    for members in grouped(runs, lambda run: f"{run.source}|{run.model}").values():
+        large = [run for run in members if run.peak_bytes is not None and run.peak_bytes > LARGE_BYTES]
+        if len(large) > 1:
+            shown = _Told.of(large).log_shown(law)
+            errors = [math.log(run.peak_bytes or 1.0) - float(said) for run, said in zip(large, shown, strict=True)]
+            away += [abs(error - median(errors)) for error in errors]
+    return median(away) / NormalDist().inv_cdf(0.75) if len(away) >= MIN_PEAKS else None
+
+
+def log_memory(runs: Sequence[ToldMemory], law: MemoryLaw) -> Floats:
+    """Logarithm of the median memory of each run's fullest device."""
+    return _Told.of(runs).log_whole(law)
+
+
+def grouped(runs: Sequence[ToldMemory], key: Callable[[ToldMemory], str]) -> Mapping[str, list[ToldMemory]]:
+    """Runs by a key of theirs."""
+    found: dict[str, list[ToldMemory]] = defaultdict(list)
+    for run in runs:
+        found[key(run)].append(run)
+    return found
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Runs as arrays: stages of all of them one after the other, where each begins, and what each told."""
+
+    stages: Floats
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    reserved: NDArray[np.bool_]
+    whole: NDArray[np.bool_]
+    ranks: NDArray[np.str_]
+    log_room: Floats
+    log_peak: Floats
+    ran_out: NDArray[np.bool_]
+    weights: Floats
+
+    @staticmethod
+    def of(runs: Sequence[ToldMemory]) -> _Told:
+        lengths = np.array([len(run.stages) for run in runs])
+        ends = np.cumsum(lengths)
+        sizes = {source: len(members) for source, members in grouped(runs, lambda run: run.source).items()}
+        of_stage = np.repeat(np.arange(len(runs)), lengths)
+        reserved = np.array([run.count is not MemoryCount.ALLOCATED for run in runs])
+        whole = np.array([run.count is MemoryCount.PROCESS for run in runs])
+        return _Told(
+            stages=np.concatenate([run.stages for run in runs]),
+            first=ends - lengths,
+            last=ends - 1,
+            reserved=reserved[of_stage],
+            whole=whole[of_stage],
+            ranks=np.array([run.rank.value for run in runs]),
+            log_room=np.log([run.device_bytes for run in runs]),
+            log_peak=np.array([math.nan if run.peak_bytes is None else math.log(run.peak_bytes) for run in runs]),
+            ran_out=np.array([run.ran_out for run in runs]),
+            weights=np.array([min(1.0, WEIGHT / sizes[run.source]) for run in runs]),
+        )
+
+    def log_shown(self, law: MemoryLaw) -> Floats:
+        """Logarithm of the median memory of each run, as its source reports it."""
+        taken = self._tensors(law) * np.where(self.reserved, law.allocator, 1.0) + np.where(self.whole, self.stages[:, 3], 0.0)
+        mean = np.add.reduceat(taken, self.first) / (self.last - self.first + 1)
+        shown = np.maximum.reduceat(taken, self.first)
+        for rank, values in (
+            (MemoryRank.FIRST_STAGE, taken[self.first]),
+            (MemoryRank.LAST_STAGE, taken[self.last]),
+            (MemoryRank.MEAN, mean),
+        ):
+            shown = np.where(self.ranks == rank.value, values, shown)
+        return np.asarray(np.log(shown))
+
+    def log_whole(self, law: MemoryLaw) -> Floats:
+        """Logarithm of the median memory of each run's fullest device."""
+        taken = law.allocator * self._tensors(law) + self.stages[:, 3]
+        return np.asarray(np.log(np.maximum.reduceat(taken, self.first)))
+
+    def log_likelihood(self, law: MemoryLaw) -> float:
+        """Logarithm of the chance of what runs told, weighted; ``shared_sigma`` is the whole spread."""
+        sigma = law.shared_sigma
+        away = (self.log_peak - self.log_shown(law)) / sigma
+        room = (self.log_room - self.log_whole(law)) / sigma
+        label = log_ndtr(np.where(self.ran_out, -room, room))
+        return float(self.weights @ np.where(np.isnan(away), label, -0.5 * away**2 - math.log(sigma)))
+
+    def _tensors(self, law: MemoryLaw) -> Floats:
+        return np.asarray(self.stages[:, :3] @ np.array([1.0, law.activations, law.transients]))
+
+
+def _law(logarithms: Floats) -> MemoryLaw:
+    allocator, activations, transients, sigma = (float(value) for value in np.exp(logarithms))
+    return MemoryLaw(allocator, activations, transients, sigma, 0.0, "")
+
+
+def _logarithms(law: MemoryLaw) -> tuple[float, ...]:
+    return tuple(math.log(value) for value in (law.allocator, law.activations, law.transients, law.log_sigma))

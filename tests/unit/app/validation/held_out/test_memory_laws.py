@@ -1,0 +1,84 @@
+"""Laws of memory: known ones are found again, and a source is scored by a law that has not seen it."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshwright.app.validation.constants import Constants
+from meshwright.app.validation.held_out.memory_laws import ToldMemory, fitted_law, laws_without, log_memory, told_memory
+from meshwright.app.validation.prediction import predict_run
+from meshwright.app.validation.rows import read_measured_runs
+from meshwright.app.validation.sources import MemoryCount, MemoryRank, Source, Sources
+from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
+from meshwright.solver.problem.implementation import StatedImplementation
+from tests.unit.app.validation.tables import write_table
+
+GB = 1e9
+TRUE = MemoryLaw(1.1, 1.3, 1.6, shared_sigma=0.02, own_sigma=0.0, origin="made up")
+
+
+def runs(source: str, *, profile: str = "megatron-core-0.20", law: MemoryLaw = TRUE, n: int = 60) -> list[ToldMemory]:
+    """Runs of a source under a known law: half of them tell a peak, half only whether they fitted."""
+    chance = random.Random(source)
+    found = []
+    for index in range(n):
+        stages = np.array([[chance.uniform(5, 40), chance.uniform(2, 60), chance.uniform(1, 12), 1.0] for _ in range(2)]) * GB
+        count = (MemoryCount.PROCESS, MemoryCount.ALLOCATED, MemoryCount.RESERVED)[index % 3]
+        run = ToldMemory(source, profile, "a model", stages, count, MemoryRank.FULLEST, 80 * GB, None, False)
+        factors = np.array([1.0, law.activations, law.transients])
+        tensors = stages[:, :3] @ factors * (1.0 if count is MemoryCount.ALLOCATED else law.allocator)
+        shown = float((tensors + stages[:, 3] * (count is MemoryCount.PROCESS)).max())
+        shown *= math.exp(chance.gauss(0, law.log_sigma))
+        whole = float(np.exp(log_memory([run], law))[0]) * math.exp(chance.gauss(0, law.log_sigma))
+        found.append(replace(run, ran_out=whole > run.device_bytes) if index % 2 else replace(run, peak_bytes=shown))
+    return found
+
+
+def test_a_known_law_is_found_again() -> None:
+    law = fitted_law([run for n in range(8) for run in runs(f"source {n}", n=120)])
+    assert law.allocator == pytest.approx(1.1, abs=0.03)
+    assert law.activations == pytest.approx(1.3, abs=0.05)
+    assert law.transients == pytest.approx(1.6, abs=0.2)
+    assert law.log_sigma == pytest.approx(0.02, abs=0.015)
+
+
+def test_a_profile_leans_on_the_law_of_all_where_it_has_few_runs() -> None:
+    few = fitted_law(runs("one", n=2), TRUE)
+    assert few.allocator == pytest.approx(TRUE.allocator)
+    assert few.activations == pytest.approx(TRUE.activations, rel=0.05)
+
+
+def test_a_source_that_is_left_out_does_not_change_its_own_law() -> None:
+    others = [*runs("a"), *runs("b"), *runs("c", profile="paddlenlp")]
+    far = MemoryLaw(1.0, 3.0, 3.0, 0.02, 0.0, "made up")
+    for profile in ("megatron-core-0.20", "paddlenlp", "internevo"):
+        laws = [laws_without([*others, *runs("own", profile=profile, law=law)])["own"] for law in (TRUE, far)]
+        assert laws[0] == laws[1]
+        assert laws[0].activations == pytest.approx(1.3, abs=0.1)
+
+
+def test_only_other_sources_of_its_profile_tell_a_source_s_law() -> None:
+    heavy = MemoryLaw(1.1, 2.0, 1.6, 0.02, 0.0, "made up")
+    told = [*runs("a"), *runs("b"), *(run for name in "cd" for run in runs(name, profile="paddlenlp", law=heavy))]
+    laws = laws_without(told)
+    assert laws["a"].activations < 1.5 < 1.8 < laws["c"].activations
+
+
+def test_rows_are_counted_without_any_law(tmp_path: Path) -> None:
+    """The same row under another law tells the same bytes, and a given law takes the place of the profile's."""
+    heavy = replace(GENERIC_LAW, activations=2.0)
+    table = write_table(tmp_path / "m.csv", {"source_id": "own", "peak_mem_gb": "40"})
+
+    def read(law: MemoryLaw) -> Sources:
+        return Sources(sources={"own": Source("made up", StatedImplementation("megatron-core-0.20", memory=law))})
+
+    light, more = (read_measured_runs(table, read(law))[0] for law in (GENERIC_LAW, heavy))
+    assert np.allclose(told_memory([light])[0].stages, told_memory([more])[0].stages)
+    assert predict_run(light.run, Constants(memory=heavy)).peak_memory_gb == predict_run(more.run).peak_memory_gb
+    assert predict_run(light.run).peak_memory_gb < predict_run(more.run).peak_memory_gb
