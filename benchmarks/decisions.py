@@ -25,7 +25,6 @@ from benchmarks.decisions_rules import (
     random_result,
     result_of,
 )
-from benchmarks.decisions_serving import serving_results
 from meshwright.app.validation.prediction import costed_run
 from meshwright.app.validation.rows import MeasuredRun, RunStatus, read_measured_runs
 from meshwright.app.validation.scores import score_run
@@ -37,8 +36,6 @@ from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Out
 TABLES = Path("../shared/data/training")
 SOURCES = Path("benchmarks/measured.sources.yaml")
 PAGE, PLOT = Path("docs/decisions-accuracy.md"), Path("docs/decisions-accuracy.svg")
-
-SERVING = Path("../shared/data/serving/measured.csv")
 
 MARGINS = (1.05, 1.10, 1.15, 1.25)
 FEWEST_PLANS = 2
@@ -131,7 +128,7 @@ def main() -> None:
     crashing = [group for group in groups if group.has_crash]
     with_crash = {name: result_of(rule, crashing, laws) for name, rule in rules.items()}
     with_crash["random order"] = random_result(crashing, laws)
-    page = decisions_page(results, with_crash, groups, serving_results(SERVING), coverage(rows))
+    page = decisions_page(results, with_crash, groups, coverage(rows))
     PAGE.write_text(page, encoding="utf-8")
     PLOT.write_text(decisions_svg(results), encoding="utf-8")
     print(f"wrote {PAGE} and {PLOT}")

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from benchmarks.decisions_rules import TRIALS, Group, Result
-from benchmarks.decisions_serving import ServingResult
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, LEGEND = 460, 300, 60, 20, 50, 340
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
@@ -30,18 +29,11 @@ all plans of a group nearly alike.
 ![Regret of the best plan found, and crashes, by trials](decisions-accuracy.svg)
 """
 
-SERVING = """Layouts of one model on one device type, engine, format, lengths and number of clients; the target is the median of
-their measured times per output token, which half of them hold; throughput follows from clients and mean times where it
-is not given. Predictions are calibrated on other models and devices ([accuracy of serving](accuracy-serving.md)); the
-margin of the last rule is the 90th percentile of measured over predicted on other models.
-"""
-
 
 def decisions_page(
     results: Mapping[str, Result],
     crashing: Mapping[str, Result],
     groups: Sequence[Group],
-    serving: Sequence[ServingResult],
     coverage: str,
 ) -> str:
     """The whole page."""
@@ -56,14 +48,7 @@ def decisions_page(
         "\nThe first column counts these groups only in both tables.\n",
         "## What one run teaches\n",
         coverage,
-        "\n## Serving\n",
-        SERVING,
-        "| the pick has the most throughput a device | choices | target broken | regret of the others | best of two |",
-        "| --- | --- | --- | --- | --- |",
-        *(
-            f"| {each.rule} | {each.choices} | {each.broken:.0%} | {each.regret:.1%} | {each.regret_of_two:.1%} |"
-            for each in serving
-        ),
+        "\nServing layouts have [a page of their own](decisions-serving.md).",
     ]
     return "\n".join(parts) + "\n"
 

@@ -26,6 +26,7 @@ from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 
 LENGTHS = ((2000, 100), (4000, 500))
 LAYOUTS = ("tp 1", "tp 4", "tp 1 x pp 4")
@@ -39,7 +40,7 @@ def main() -> None:
     errors: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     for prompt, output in LENGTHS:
         request = _request(prompt, output)
-        evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+        evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
         builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
         for layout in layouts(request):
             for candidate in evaluator.candidates(builder.engine(layout)) if layout.name in LAYOUTS else ():

@@ -10,7 +10,7 @@ from functools import partial
 
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.costmodels.errors import PlanFileError, PlanRejectedError, WorkloadError
-from meshwright.solver.answer.cluster_time import in_cluster_time, in_model_time, law_of
+from meshwright.solver.answer.cluster_time import confident_factor, in_cluster_time, in_model_time, law_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import unfinished_search
@@ -62,9 +62,11 @@ def undecided(request: PlanRequest, *, considered: int, remedies: tuple[str, ...
 def _told(plan: Plan, request: PlanRequest) -> Plan:
     """The plan in the cluster's time; where it breaks a target, with the reason in that time."""
     told, law = in_cluster_time(plan, request), law_of(request)
-    if law is None or told.reason is None or told.reason.unit != SECONDS or not isinstance(request, TrainingRequest):
+    if told.reason is None or told.reason.unit != SECONDS or not isinstance(request, TrainingRequest):
         return told
-    return replace(told, reason=slo_reason(request, told.reason.need * law.scale) or told.reason)
+    scale = 1.0 if law is None else law.scale
+    reason = slo_reason(request, told.reason.need * scale, factor=confident_factor(request) / scale)
+    return replace(told, reason=reason or told.reason)
 
 
 def _checked(asked: PlanRequest, request: PlanRequest, listener: OnProgress) -> OnProgress:

@@ -10,7 +10,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
 from meshwright.costmodels.errors import ClusterError
@@ -19,6 +21,14 @@ RUN_CALIBRATION_SCHEMA = "meshwright.run-calibration/1"
 
 RUN_KEY_PREFIX = "runs."
 """The start of keys of calibrations that were learned from runs; no device's key begins so."""
+
+DEFAULT_CONFIDENCE = 0.9
+"""The chance with which a target is to hold, where a request names none: of ten plans nine."""
+
+MAX_CONFIDENCE = 0.99
+"""Beyond it the tails of the laws decide, of which too few runs tell."""
+
+Confidence = Annotated[float, Ge(0.5), Le(MAX_CONFIDENCE)]
 
 LARGEST_SCALE = 100.0
 """Runs farther from what was predicted are refused when they are reported."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from meshwright.costmodels.calibration.from_runs import TimeLaw, run_calibration, time_law
+from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME, TimeLaw, run_calibration, time_law
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, CalibrationUse, Certificate, Predicted
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
@@ -36,17 +36,24 @@ def law_of(request: PlanRequest) -> TimeLaw | None:
     return None if learned is None else time_law(learned)
 
 
+def confident_factor(request: TrainingRequest) -> float:
+    """Return how many times the cost model's step time a measured one takes at most, with the confidence of the SLO: by the law
+    of runs on this hardware, or by that of all frameworks and clusters where none was reported."""
+    return (law_of(request) or UNMEASURED_TIME).factor(request.slo.confidence)
+
+
 def in_model_time(request: PlanRequest) -> PlanRequest:
-    """Return the request with its targets in the cost model's time."""
-    law = law_of(request)
-    if law is None:
-        return request
+    """Return a training request with its targets in the cost model's time, such that they hold with the SLO's confidence: to
+    the search a shorter step. Those of serving are brought into simulated time where they are judged."""
     slo = request.slo
     longest_s, least = slo.max_step_time_s, slo.min_tokens_per_s
+    if not isinstance(request, TrainingRequest) or (longest_s is None and least is None):
+        return request
+    factor = confident_factor(request)
     in_time = replace(
         slo,
-        max_step_time_s=None if longest_s is None else longest_s / law.scale,
-        min_tokens_per_s=None if least is None else least * law.scale,
+        max_step_time_s=None if longest_s is None else longest_s / factor,
+        min_tokens_per_s=None if least is None else least * factor,
     )
     return replace(request, slo=in_time)
 

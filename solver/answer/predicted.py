@@ -64,7 +64,9 @@ class Predicted:
     """Predicted figures; those that do not go with the workload are None.
 
     ``peak_memory_bytes`` is the median of the fullest device, ``peak_memory_p95_bytes`` what it exceeds in one run of twenty,
-    ``chance_out_of_memory`` the chance that a device exceeds what it has beside the user's reserve.
+    ``chance_out_of_memory`` the chance that a device exceeds what it has beside the user's reserve. ``ttft_p95_s`` and
+    ``tpot_p95_s`` are medians of measured 95th percentiles, ``..._promised_s`` what those stay below with the confidence of the
+    SLO, ``chance_..._missed`` the chance that they are above its targets.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -81,6 +83,10 @@ class Predicted:
     power_w: float | None = None
     peak_memory_p95_bytes: float | None = None
     chance_out_of_memory: float | None = None
+    ttft_promised_s: float | None = None
+    tpot_promised_s: float | None = None
+    chance_ttft_missed: float | None = None
+    chance_tpot_missed: float | None = None
     bands: Mapping[str, Band] = field(default_factory=dict)
 
 

@@ -6,11 +6,13 @@ digest of the request, so a change of a default is a change of schema version.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, Confidence
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import Optimizer
@@ -176,7 +178,11 @@ Workload = TrainingWorkload | ServingWorkload
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Service level objective; what is left out is not promised."""
+    """Service level objective; what is left out is not promised.
+
+    ``confidence`` is the chance with which each target is to hold on the real machines, given the error that predictions of
+    its kind have had; at 0.5 the prediction itself decides.
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
@@ -184,6 +190,7 @@ class Slo:
     max_step_time_s: PositiveFloat | None = None
     p95_ttft_ms: PositiveFloat | None = None
     p95_tpot_ms: PositiveFloat | None = None
+    confidence: Confidence = DEFAULT_CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -210,6 +217,15 @@ class TrainingRequest:
                 allowed=f"at most {positions}",
             )
         _require_targets_of(self.slo, self.workload)
+
+    @property
+    def longest_step_s(self) -> float:
+        """Longest step that the targets allow; infinite without any."""
+        workload, slo = self.workload, self.slo
+        limits = [math.inf if slo.max_step_time_s is None else slo.max_step_time_s]
+        if slo.min_tokens_per_s is not None:
+            limits.append(workload.global_batch * workload.seq_len / slo.min_tokens_per_s)
+        return min(limits)
 
 
 @dataclass(frozen=True)
@@ -256,7 +272,8 @@ _TARGETS = {"training": ("min_tokens_per_s", "max_step_time_s"), "serving": ("p9
 
 def _require_targets_of(slo: Slo, workload: Workload) -> None:
     allowed = _TARGETS[workload.kind]
-    given = [each.name for each in fields(slo) if each.name not in allowed and getattr(slo, each.name) is not None]
+    others = [each.name for each in fields(slo) if each.name not in (*allowed, "confidence")]
+    given = [name for name in others if getattr(slo, name) is not None]
     if given:
         raise WorkloadError(f"SLO fields do not go with a {workload.kind} workload", given=given, allowed=", ".join(allowed))
 

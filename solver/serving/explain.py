@@ -24,6 +24,7 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import UNITS
 from meshwright.solver.serving.promise.evaluation import P95, SCREENING_REQUESTS, Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
 from meshwright.solver.serving.rules import require_servable
 from meshwright.solver.serving.workers.given import is_in_layout, is_layout_of
@@ -132,7 +133,7 @@ class _Judge:
 
     def __init__(self, request: ServingRequest, plan: Plan):
         self._request, self._plan = request, plan
-        self._evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+        self._evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
         self._builder = EngineBuilder(request, sequence_tokens=self._evaluator.longest_request)
         self._load, self._budget = self._evaluator.traffic.load, math.inf
         if request.objective in (Objective.DEVICES, Objective.COST):
@@ -238,9 +239,9 @@ class _Judge:
 
     def _strain(self, seen: Measured) -> float:
         """The larger ratio of percentile to target in a short simulation to its end."""
-        evaluator, targets = self._evaluator, self._evaluator.targets
+        evaluator = self._evaluator
         result = pooled(evaluator.simulations_of(seen.candidate, seen.share, requests=SCREENING_REQUESTS))
-        ratios = (result.ttft(P95).value / targets.ttft_s, result.tpot(P95).value / targets.tpot_s)
+        ratios = evaluator.promised.shares(ttft_s=result.ttft(P95).value, tpot_s=result.tpot(P95).value)
         return max((ratio for ratio in ratios if not math.isnan(ratio)), default=0.0)
 
     def _refused(self, layout: Layout, replicas: int, reason: Reason, *, limits: Candidate | None = None) -> LayoutExplanation:

@@ -19,6 +19,7 @@ from meshwright.solver.serving.forms.form import Asked, Earlier, FormSearch
 from meshwright.solver.serving.forms.table import FORMS, space_of
 from meshwright.solver.serving.no_plan import infeasible_serving
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import Question
 from meshwright.solver.serving.promise.unit_cost import require_prices, unit_cost
 from meshwright.solver.serving.rules import require_servable
@@ -54,7 +55,7 @@ def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -
 
 
 def _asked(request: ServingRequest, stop: Stop, progress: OnProgress) -> Asked:
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed, stop)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed, stop)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     question = Question(
         engines=[builder.engine(layout) for layout in worker_layouts(request)],

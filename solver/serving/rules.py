@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshwright.costmodels.errors import ModelError, WorkloadError
+from meshwright.costmodels.model.memory_law import DEFAULT_RISK
 from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, Objective, ServingMode, Space
 from meshwright.solver.problem.launchers.server import PromptSharing
@@ -72,6 +73,13 @@ def _require_serving_search(search: Search) -> None:
         "zero_stages": search.zero_stages,
     }
     given = [name for name, value in set_for_training.items() if value]
+    if search.risk != DEFAULT_RISK or search.price_risk is not None:
+        raise WorkloadError(
+            "search.risk is of training plans: a serving engine sizes its cache by the memory that it finds free at start",
+            given=search.risk if search.price_risk is None else f"price_risk {search.price_risk}",
+            allowed=f"{DEFAULT_RISK}, which has no effect",
+            remedy="set cluster.memory_reserve for a margin of your own, slo.confidence for targets",
+        )
     if given:
         sharing = ", ".join(engine for engine, rules in ENGINES.items() if rules.prompt_sharing is not PromptSharing.NONE)
         raise WorkloadError(

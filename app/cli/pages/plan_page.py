@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
@@ -18,6 +19,7 @@ from meshwright.app.text.console import plain
 from meshwright.app.text.figures import amount, axes, counted, gib, percent, seconds, significant
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.chosen import unusual_choices
+from meshwright.solver.answer.cluster_time import confident_factor, law_of
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
@@ -32,7 +34,7 @@ from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Launcher, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
-from meshwright.solver.problem.request import Arrivals, PlanRequest, ServingRequest, TrainingWorkload
+from meshwright.solver.problem.request import Arrivals, PlanRequest, ServingRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 
 
@@ -86,6 +88,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         *_layout_parts(plan),
         *_choices(plan),
         *_memory_at_risk(plan.predicted),
+        *_targets_at_risk(plan.predicted, request),
     ]
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
@@ -102,6 +105,43 @@ def _memory_at_risk(predicted: Predicted) -> list[RenderableType]:
     chance = percent(predicted.chance_out_of_memory)
     text = f"{median} at the median, more than {p95} in one run of 20, out of memory in {chance} of runs"
     return [plain("Memory at risk: ", style="bold") + plain(text)]
+
+
+def _targets_at_risk(predicted: Predicted, request: PlanRequest) -> list[RenderableType]:
+    """The targets of a plan, that at most risk first: median, what is promised, and of serving the chance to miss it."""
+    slo = request.slo
+    if isinstance(request, TrainingRequest):
+        return _step_at_risk(predicted, request)
+    told = (
+        ("P95 TTFT", slo.p95_ttft_ms, predicted.ttft_p95_s, predicted.ttft_promised_s, predicted.chance_ttft_missed),
+        ("P95 TPOT", slo.p95_tpot_ms, predicted.tpot_p95_s, predicted.tpot_promised_s, predicted.chance_tpot_missed),
+    )
+    lines = []
+    for name, target_ms, median_s, promised_s, chance in told:
+        if target_ms is None or median_s is None or promised_s is None or chance is None:
+            continue
+        text = (
+            f"  {name}: {seconds(median_s)} at the median, {seconds(promised_s)} promised with confidence {slo.confidence:g}, "
+            f"{seconds(target_ms / 1e3)} allowed; missed in {percent(chance)} of cases"
+        )
+        lines.append((-chance, name, plain(text)))
+    if not lines:
+        return []
+    return [Group(plain("Targets at risk", style="bold"), *(line for *_, line in sorted(lines, key=lambda each: each[:2])))]
+
+
+def _step_at_risk(predicted: Predicted, request: TrainingRequest) -> list[RenderableType]:
+    """The step time of a training plan against its targets."""
+    allowed_s = request.longest_step_s
+    if predicted.step_time_s is None or allowed_s == math.inf:
+        return []
+    law = law_of(request)
+    promised_s = predicted.step_time_s * confident_factor(request) / (1.0 if law is None else law.scale)
+    text = (
+        f"{seconds(predicted.step_time_s)} a step at the median, {seconds(promised_s)} promised with confidence "
+        f"{request.slo.confidence:g}, {seconds(allowed_s)} allowed"
+    )
+    return [plain("Target at risk: ", style="bold") + plain(text)]
 
 
 def _layout_parts(plan: Plan) -> list[RenderableType]:

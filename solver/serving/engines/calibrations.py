@@ -52,15 +52,6 @@ class KernelShare:
     error: KernelError
 
 
-def step_error(request: ServingRequest, point: StepPoint) -> tuple[float, str]:
-    """Relative error of a step's time, and what leads it: 95th-percentile errors of its kinds of kernels, weighted by their
-    shares, as if all kernels of a kind erred the same way."""
-    shares = kernel_shares(request, point)
-    leading = max(shares, key=lambda used: (used.share * used.error.p95, used.kind))
-    basis = f"kernels of a {point.phase.value} step by share, led by {leading.kind} ({leading.share:.0%})"
-    return sum(used.share * used.error.p95 for used in shares), basis
-
-
 def calibrations_used(request: ServingRequest, points: Sequence[StepPoint]) -> tuple[CalibrationUse, ...]:
     """Calibrations behind some steps, one entry a device and kind of kernel, the most used first."""
     found: dict[tuple[str, str], list[tuple[Phase, KernelShare]]] = {}

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from meshwright.costmodels.queueing.analytic.capacity import demand_of
-from meshwright.costmodels.queueing.simulation.replica import Targets
-from meshwright.solver.problem.request import ServingWorkload, Slo
+from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.serving.engines.traffic import Traffic
+from meshwright.solver.serving.promise.promised import Promised
 
 
 @dataclass
 class AskedLoad:
-    """Requests of a workload under a seed, at most so many in a simulation, and their targets."""
+    """Requests of a workload under a seed, at most so many in a simulation, and the targets of what is simulated."""
 
     workload: ServingWorkload
-    slo: Slo
+    promised: Promised
     seed: int
     requests: int
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(self.workload, self.seed, self.requests)
         self.prompt, self.output = self.traffic.prompt, self.traffic.output
-        self.targets = Targets(_target_s(self.slo.p95_ttft_ms), _target_s(self.slo.p95_tpot_ms))
+        self.targets = self.promised.simulated
         self.longest_request = self.traffic.longest_request
         self.demand = demand_of(self.traffic.whole)
-
-
-def _target_s(milliseconds: float | None) -> float:
-    return math.inf if milliseconds is None else milliseconds / 1e3

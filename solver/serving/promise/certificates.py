@@ -18,8 +18,9 @@ UNITS = {
 }
 
 _COUNTS = (
-    f"{SPACE}; a layout counts when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet "
-    "the targets. Others are refused by memory, by a request alone, by a throughput bound of any schedule, or by simulation; "
+    f"{SPACE}; a layout counts when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed), with "
+    "the error of simulated times at slo.confidence, meet the targets. Others are refused by memory, by a request alone, by a "
+    "throughput bound of any schedule, or by simulation; "
 )
 
 PROOF = _COUNTS + "a layout refused at a rate is taken to be refused at higher rates"

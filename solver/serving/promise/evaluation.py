@@ -14,12 +14,13 @@ from meshwright.costmodels.queueing.simulation.replica import (
 )
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.control import Stop, never_stop
-from meshwright.solver.problem.request import ServingWorkload, Slo
+from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.asked_load import AskedLoad
 from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, CandidateKey, EngineKey, Measured
 from meshwright.solver.serving.promise.one_layout import OneLayout
+from meshwright.solver.serving.promise.promised import Promised
 from meshwright.solver.serving.promise.running import P95 as P95
 from meshwright.solver.serving.promise.running import Running, answers_per_s
 
@@ -35,7 +36,9 @@ class SearchStoppedError(Exception):
 
 
 class Evaluator:
-    """Judges candidates for one workload and SLO, whatever way they run in; remembers what it has simulated.
+    """Judges candidates for one workload and its promise, whatever way they run in; remembers what it has simulated.
+
+    ``targets`` are those of simulated percentiles.
 
     Before each simulation ``stop`` is asked; True raises SearchStoppedError.
     """
@@ -43,14 +46,14 @@ class Evaluator:
     def __init__(
         self,
         workload: ServingWorkload,
-        slo: Slo,
+        promised: Promised,
         seed: int,
         stop: Stop = never_stop,
         running: Callable[[AskedLoad], Running] = OneLayout,
     ):
-        self.workload, self.slo, self.seed, self.stop = workload, slo, seed, stop
+        self.workload, self.promised, self.seed, self.stop = workload, promised, seed, stop
         self.simulations = 0
-        self.asked = asked = AskedLoad(workload, slo, seed, REQUESTS)
+        self.asked = asked = AskedLoad(workload, promised, seed, REQUESTS)
         self.traffic, self.targets, self.demand = asked.traffic, asked.targets, asked.demand
         self.prompt, self.output, self.longest_request = asked.prompt, asked.output, asked.longest_request
         self._running = running(asked)
@@ -85,7 +88,7 @@ class Evaluator:
         """
         key = (candidate.key, self.traffic.key(share))
         if key not in self._measured:
-            measured = self._simulate(candidate, share, self.targets, within)
+            measured = self._simulate(candidate, share, within)
             if measured.missed and within < 1.0:
                 return measured
             self._measured[key] = measured
@@ -93,12 +96,11 @@ class Evaluator:
 
     def measure_fully(self, candidate: Candidate, share: Share) -> Measured:
         """Simulate to the end whatever is missed, for figures of a layout that breaks the promise."""
-        return self._simulate(candidate, share, NO_TARGETS)
+        return self._simulate(candidate, share, math.inf)
 
     def strain(self, *, ttft: Percentile, tpot: Percentile) -> float:
-        """The larger ratio of a percentile's upper confidence limit to its target: 1 less the room that is left."""
-        asked = ((ttft, self.targets.ttft_s), (tpot, self.targets.tpot_s))
-        return max((figure.high / target_s for figure, target_s in asked if target_s < math.inf), default=0.0)
+        """The larger share of a target that what is promised takes: 1 less the room that is left."""
+        return max(self.promised.shares(ttft_s=ttft.high, tpot_s=tpot.high))
 
     def simulations_of(
         self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
@@ -114,10 +116,12 @@ class Evaluator:
             self._capacity[candidate.key] = self._running.saturated_per_s(candidate)
         return self._capacity[candidate.key]
 
-    def _simulate(self, candidate: Candidate, share: Share, targets: Targets, within: float = 1.0) -> Measured:
-        result = self._run(candidate, share, targets, SCREENING_REQUESTS)
+    def _simulate(self, candidate: Candidate, share: Share, within: float) -> Measured:
+        """Simulate with so large a share of the targets allowed; infinite: to the end whatever is missed."""
+        result = self._run(candidate, share, NO_TARGETS if within == math.inf else self.targets, SCREENING_REQUESTS)
         if not result.missed:
-            result = self._run(candidate, share, _tightened(targets, within), REQUESTS)
+            allowed = NO_TARGETS if within == math.inf else self.promised.tightened(within)
+            result = self._run(candidate, share, allowed, REQUESTS)
         ttft, tpot = result.ttft(P95), result.tpot(P95)
         missed = result.missed or (within < 1.0 and self.strain(ttft=ttft, tpot=tpot) > within)
         kept = not missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
@@ -149,9 +153,3 @@ class Evaluator:
         if self.stop():
             raise SearchStoppedError
         self.simulations += 1
-
-
-def _tightened(targets: Targets, within: float) -> Targets:
-    """Targets of which only a share may be taken: a hair more, so that rounding refuses nobody who takes just that."""
-    ttft_s, tpot_s = (t if t == math.inf else t * within * (1.0 + 1e-9) for t in (targets.ttft_s, targets.tpot_s))
-    return targets if within >= 1.0 else Targets(ttft_s, tpot_s)

@@ -180,7 +180,7 @@ def measurements(
 def expected_strain(evaluator: Evaluator, candidate: Candidate, share: Share) -> float:
     """Return the strain that the analytic model expects of a candidate: the larger ratio of percentile to target."""
     figures = evaluator.expected(candidate, share)
-    ratios = (figures.ttft_p95_s / evaluator.targets.ttft_s, figures.tpot_p95_s / evaluator.targets.tpot_s)
+    ratios = evaluator.promised.shares(ttft_s=figures.ttft_p95_s, tpot_s=figures.tpot_p95_s)
     return max([figures.utilisation, *(ratio for ratio in ratios if not math.isnan(ratio))])
 
 

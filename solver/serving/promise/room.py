@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 
-from meshwright.costmodels.queueing.simulation.replica import Targets
 from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.serving.promise.candidates import MAX_UTILISATION
+from meshwright.solver.serving.promise.promised import Promised
 
 
-def room_note(targets: Targets, *, ttft: Percentile, tpot: Percentile, load: float | None) -> str:
-    """Return a note of the constraint that binds: shares of the targets that the upper confidence limits take, and of the
-    largest allowed load.
+def room_note(promised: Promised, *, ttft: Percentile, tpot: Percentile, load: float | None) -> str:
+    """Return a note of the constraint that binds: shares of the targets that what is promised takes, and of the largest
+    allowed load.
 
     ``load`` is the share of what the engines keep up with, None where clients wait and no load is too high.
     """
+    first, later = promised.shares(ttft_s=ttft.high, tpot_s=tpot.high)
     shares = {
-        "P95 TTFT": ttft.high / targets.ttft_s,
-        "P95 TPOT": tpot.high / targets.tpot_s,
+        "P95 TTFT": first,
+        "P95 TPOT": later,
         "load": 0.0 if load is None else load / MAX_UTILISATION,
     }
     asked = [(share, name) for name, share in shares.items() if share > 0.0 and math.isfinite(share)]

@@ -8,22 +8,22 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import mean_kv_tokens
-from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Band, Certificate, Predicted, RunnerUp, SearchStats, status_without_plan
+from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, status_without_plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, Stage, StageMemory
 from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used, step_error
+from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used
 from meshwright.solver.serving.engines.layouts import Layout
 from meshwright.solver.serving.promise.candidates import Measured
 from meshwright.solver.serving.promise.certificates import UNITS, objective_of, proof
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import with_latencies
 from meshwright.solver.serving.promise.question import Cause, Found, Refused, SearchResult, replica_count
 from meshwright.solver.serving.promise.room import room_note
 
@@ -51,6 +51,13 @@ def feasible_plan(
     decode, prompt = decode_point(found.measured, evaluator), prompt_point(found.measured, evaluator)
     tokens_per_s = found.requests_per_s * evaluator.output.mean
     energy_j = energy_per_token_j(found.measured, evaluator)
+    predicted = Predicted(
+        tokens_per_s=tokens_per_s,
+        peak_memory_bytes=max(stage.total_bytes for stage in memory),
+        cost_per_million_tokens=_cost_per_million_tokens(found, tokens_per_s),
+        energy_per_token_j=energy_j,
+        power_w=energy_j * tokens_per_s,
+    )
     return Plan(
         kind="serving",
         feasible=True,
@@ -59,16 +66,7 @@ def feasible_plan(
         search=stats,
         calibration=calibrations_used(request, (decode, prompt)),
         model=request.model.name,
-        predicted=Predicted(
-            tokens_per_s=tokens_per_s,
-            peak_memory_bytes=max(stage.total_bytes for stage in memory),
-            ttft_p95_s=found.measured.ttft.value,
-            tpot_p95_s=found.measured.tpot.value,
-            cost_per_million_tokens=_cost_per_million_tokens(found, tokens_per_s),
-            energy_per_token_j=energy_j,
-            power_w=energy_j * tokens_per_s,
-            bands=percentile_bands(request, prompt=prompt, decode=decode, ttft=found.measured.ttft, tpot=found.measured.tpot),
-        ),
+        predicted=with_latencies(predicted, evaluator.promised, ttft=found.measured.ttft, tpot=found.measured.tpot),
         layout=replicas_of(found, evaluator, first_rank=found.engine.layout.first_rank),
         notes=(*notes, _room_note(found.measured, evaluator)),
     )
@@ -94,7 +92,7 @@ def replicas_of(found: Found, evaluator: Evaluator, *, first_rank: int) -> Repli
 
 def _room_note(measured: Measured, evaluator: Evaluator) -> str:
     load = None if evaluator.traffic.is_closed else measured.utilisation
-    return room_note(evaluator.targets, ttft=measured.ttft, tpot=measured.tpot, load=load)
+    return room_note(evaluator.promised, ttft=measured.ttft, tpot=measured.tpot, load=load)
 
 
 def infeasible_plan(
@@ -182,7 +180,7 @@ def _summary(found: Found) -> str:
 
 
 def _figures(measured: Measured, lead: str) -> str:
-    return f"{lead}: P95 TTFT {measured.ttft.value * 1e3:.0f} ms, P95 TPOT {measured.tpot.value * 1e3:.1f} ms"
+    return f"{lead}: simulated P95 TTFT {measured.ttft.value * 1e3:.0f} ms, P95 TPOT {measured.tpot.value * 1e3:.1f} ms"
 
 
 def axes_of(layout: Layout, replicas: int) -> Axes:
@@ -262,32 +260,3 @@ def prompt_point(measured: Measured, evaluator: Evaluator) -> StepPoint:
     """The mean prompt, or a step full of it."""
     tokens = min(evaluator.prompt.mean, float(measured.candidate.step_tokens))
     return StepPoint(measured.candidate.engine.layout, Phase.PROMPT, tokens)
-
-
-def percentile_bands(
-    request: ServingRequest, *, prompt: StepPoint, decode: StepPoint, ttft: Percentile, tpot: Percentile
-) -> dict[str, Band]:
-    """Confidence limits of the simulation, widened by the error of step times."""
-    return widened_bands(percentile_errors(request, prompt=prompt, decode=decode), ttft=ttft, tpot=tpot)
-
-
-StepErrors = tuple[tuple[float, str], tuple[float, str]]
-"""Errors of step times, and what they rest on: those that the first token sees, and those that the others do."""
-
-
-def percentile_errors(request: ServingRequest, *, prompt: StepPoint, decode: StepPoint) -> StepErrors:
-    """Of a prompt's step for the first token; of the worse of both for the others where one engine runs both, as prompts come
-    in between."""
-    first, later = step_error(request, prompt), step_error(request, decode)
-    return first, max(first, later) if prompt.layout == decode.layout else later
-
-
-def widened_bands(errors: StepErrors, *, ttft: Percentile, tpot: Percentile) -> dict[str, Band]:
-    """Confidence limits of both percentiles, widened by errors of step times."""
-    return {"ttft_p95_s": band_of(ttft, *errors[0]), "tpot_p95_s": band_of(tpot, *errors[1])}
-
-
-def band_of(percentile: Percentile, error: float, basis: str) -> Band:
-    """Confidence limits of a simulated percentile, widened by the error of step times."""
-    said = f"90% confidence interval of the simulation, step times within {error:.0%} ({basis})"
-    return Band(max(0.0, percentile.low / (1.0 + error)), percentile.high * (1.0 + error), said)

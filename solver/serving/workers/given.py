@@ -17,6 +17,7 @@ from meshwright.solver.serving.engines.layouts import Layout, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import Found, Question
 from meshwright.solver.serving.workers.goodput import goodput_of
 from meshwright.solver.serving.workers.reasons import missed_targets
@@ -42,7 +43,7 @@ def given_candidate(request: ServingRequest, workers: Workers) -> tuple[Evaluato
 
     Raises PlanFileError when the plan does not belong to the request.
     """
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
     return evaluator, *candidate_of(request, workers, evaluator)
 
 

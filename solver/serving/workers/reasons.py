@@ -6,12 +6,14 @@ import math
 
 from meshwright.costmodels.model.dims import HEADS
 from meshwright.costmodels.queueing.statistics import Percentile
+from meshwright.costmodels.serving.latency_law import LatencyLaw
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import Promised
 from meshwright.solver.serving.promise.question import Question
 from meshwright.solver.serving.workers.goodput import largest_goodput
 
@@ -70,26 +72,40 @@ def memory_shortfall(engine: Engine, *, step_tokens: int, sequences: int, tokens
 
 def missed_targets(evaluator: Evaluator, measured: Measured) -> Reason:
     """Return the target that a simulated layout misses by most."""
-    return missed_figures(evaluator, ttft=measured.ttft, tpot=measured.tpot, utilisation=measured.utilisation)
+    return missed_figures(evaluator.promised, ttft=measured.ttft, tpot=measured.tpot, utilisation=measured.utilisation)
 
 
-def missed_figures(evaluator: Evaluator, *, ttft: Percentile, tpot: Percentile, utilisation: float) -> Reason:
+def missed_figures(promised: Promised, *, ttft: Percentile, tpot: Percentile, utilisation: float) -> Reason:
     """Return the target that simulated figures miss by most."""
-    targets = evaluator.targets
+    law = promised.law
     figures = (
-        ("p95_ttft", "P95 TTFT", ttft.value, ttft.high, targets.ttft_s),
-        ("p95_tpot", "P95 TPOT", tpot.value, tpot.high, targets.tpot_s),
+        ("p95_ttft", "P95 TTFT", *_told(law.ttft, ttft, promised.confidence), promised.ttft_s),
+        ("p95_tpot", "P95 TPOT", *_told(law.tpot, tpot, promised.confidence), promised.tpot_s),
         ("utilisation", "", utilisation, utilisation, 1.0),
     )
-    constraint, name, value, high, target = max(figures, key=lambda figure: figure[3] / figure[4])
+    constraint, name, value, high, target = max(figures, key=_share_taken)
     remedies = ("lower the arrival rate", "add replicas", "relax the target")
     if not name:
         message = f"arrivals are {value:.2f} times what the engines keep up with"
         return Reason(constraint, max(value, math.nextafter(1.0, 2.0)), 1.0, "x", message, remedies=remedies)
-    upper = f"up to {high * 1e3:.1f} ms, 95% confidence" if math.isfinite(high) else "no upper confidence limit"
+    upper = f"up to {high * 1e3:.1f} ms at {_confidence(promised)}" if math.isfinite(high) else "no upper confidence limit"
     message = f"{name}: {value * 1e3:.1f} ms ({upper}) against {target * 1e3:g} ms"
     need = high if math.isfinite(high) else max(value, math.nextafter(target, math.inf))
     return Reason(constraint, need * 1e3, target * 1e3, "ms", message, remedies=remedies)
+
+
+def _told(law: LatencyLaw, simulated: Percentile, confidence: float) -> tuple[float, float]:
+    """The median of a measured percentile, and what is promised of it."""
+    return law.median_s(simulated.value), law.promised_s(simulated.high, confidence)
+
+
+def _share_taken(figure: tuple[str, str, float, float, float]) -> float:
+    *_, high, target = figure
+    return 0.0 if target == math.inf else high / target
+
+
+def _confidence(promised: Promised) -> str:
+    return f"slo.confidence {promised.confidence:g}"
 
 
 def _memory(question: Question) -> Reason:
@@ -103,7 +119,7 @@ def _memory(question: Question) -> Reason:
 
 def late_alone(evaluator: Evaluator, engines: list[Engine]) -> Reason | None:
     """The target that even a request alone misses on every engine, all of which fit in memory; None when some meets both."""
-    targets = evaluator.targets
+    targets, promised = evaluator.targets, evaluator.promised
     points = [
         (evaluator.alone(candidate.engine, candidate.step_tokens), candidate)
         for engine in engines
@@ -111,34 +127,38 @@ def late_alone(evaluator: Evaluator, engines: list[Engine]) -> Reason | None:
     ]
     tpot, tpot_at = min(((alone.tpot_s, c) for alone, c in points), key=lambda p: (p[0], p[1].key))
     if tpot > targets.tpot_s:
-        return _late("p95_tpot", "P95 TPOT", tpot, targets.tpot_s, tpot_at)
+        return _late("p95_tpot", "P95 TPOT", tpot, promised, tpot_at)
     ttft, ttft_at = min(((alone.ttft_s, c) for alone, c in points), key=lambda p: (p[0], p[1].key))
     if ttft > targets.ttft_s:
-        return _late("p95_ttft", "P95 TTFT", ttft, targets.ttft_s, ttft_at)
+        return _late("p95_ttft", "P95 TTFT", ttft, promised, ttft_at)
     if any(alone.ttft_s <= targets.ttft_s and alone.tpot_s <= targets.tpot_s for alone, _ in points):
         return None
     in_time = [(alone.ttft_s, c) for alone, c in points if alone.tpot_s <= targets.tpot_s]
     ttft, ttft_at = min(in_time, key=lambda p: (p[0], p[1].key))
-    return _late("p95_ttft", "P95 TTFT of layouts that meet P95 TPOT", ttft, targets.ttft_s, ttft_at)
+    return _late("p95_ttft", "P95 TTFT of layouts that meet P95 TPOT", ttft, promised, ttft_at)
 
 
 def _one_for_each_step_size(candidates: list[Candidate]) -> list[Candidate]:
     return list({candidate.step_tokens: candidate for candidate in candidates}.values())
 
 
-def _late(constraint: str, name: str, best_s: float, target_s: float, at: Candidate) -> Reason:
+def _late(constraint: str, name: str, simulated_s: float, promised: Promised, at: Candidate) -> Reason:
     device = at.engine.layout.group.node.device.name
+    of_first = constraint == "p95_ttft"
+    law, target_s = (promised.law.ttft, promised.ttft_s) if of_first else (promised.law.tpot, promised.tpot_s)
+    best_s = law.promised_s(simulated_s, promised.confidence)
     return Reason(
         constraint=constraint,
         need=best_s * 1e3,
         have=target_s * 1e3,
         unit="ms",
         message=(
-            f"{name}: best possible {best_s * 1e3:.1f} ms at {at.engine.layout.name} on {device}, with no other request, "
-            f"against {target_s * 1e3:g} ms"
+            f"{name}: best possible {law.median_s(simulated_s) * 1e3:.1f} ms at {at.engine.layout.name} on {device}, with no "
+            f"other request, up to {best_s * 1e3:.1f} ms at {_confidence(promised)}, against {target_s * 1e3:g} ms"
         ),
         remedies=(
             f"relax {constraint}_ms to more than {best_s * 1e3:.0f}",
+            "ask for less slo.confidence",
             "use precision fp8",
             "use faster devices or larger nodes",
         ),

@@ -66,8 +66,8 @@ class Roomiest:
 
     def _strain_alone(self, engine: Engine, step_tokens: int) -> float:
         """The larger ratio of a lone request's time to its target, below which no load leaves the engine."""
-        alone, targets = self.evaluator.alone(engine, step_tokens), self.evaluator.targets
-        return max(alone.ttft_s / targets.ttft_s, alone.tpot_s / targets.tpot_s)
+        alone = self.evaluator.alone(engine, step_tokens)
+        return max(self.evaluator.promised.shares(ttft_s=alone.ttft_s, tpot_s=alone.tpot_s))
 
 
 def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, int, CandidateKey]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,9 +10,11 @@ from meshwright.costmodels.errors import InfeasibleError
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
 from meshwright.costmodels.queueing.statistics import Percentile, percentile
+from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
+from meshwright.solver.serving.promise.promised import Promised
 from meshwright.solver.serving.workers.given import given_candidate
 
 PROBABILITIES = (0.50, 0.90, 0.95, 0.99)
@@ -26,7 +28,7 @@ _P95 = PROBABILITIES.index(0.95)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Mean and PROBABILITIES of a time in seconds, each percentile with its 90% confidence interval."""
+    """Mean and PROBABILITIES of a time in seconds, each percentile with the 90% confidence interval of the simulation."""
 
     mean_s: float
     percentiles: tuple[Percentile, ...]
@@ -36,11 +38,17 @@ class Distribution:
         """The percentile that targets are about."""
         return self.percentiles[_P95]
 
+    def measured(self, law: LatencyLaw) -> Distribution:
+        """Return the medians of measured times of which these are simulated."""
+        told = tuple(Percentile(*map(law.median_s, (each.value, each.low, each.high))) for each in self.percentiles)
+        return Distribution(law.median_s(self.mean_s), told)
+
 
 @dataclass(frozen=True, eq=False)
 class ServingSimulation:
-    """A simulated plan. ``tpot`` is None where no request has a second token; ``missed`` names the targets whose 95th
-    percentile is above the target. ``timeline`` is of one replica, None where there are several ``kinds`` of them."""
+    """A simulated plan. ``tpot`` is None where no request has a second token; ``missed`` names the targets that its 95th
+    percentiles do not keep with the confidence of the SLO.
+    ``timeline`` is of one replica, None where there are several ``kinds`` of them."""
 
     requests: int
     counted: int
@@ -82,7 +90,9 @@ def simulated_replicas(request: ServingRequest, replicas: Replicas) -> tuple[Eva
 
 def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline, *, alike: int) -> ServingSimulation:
     """The figures of a run that stands for so many alike."""
-    ttft, tpot = _distribution(whole.ttft_s), _distribution(whole.tpot_s) if len(whole.tpot_s) else None
+    law = evaluator.promised.law
+    ttft = _distribution(whole.ttft_s).measured(law.ttft)
+    tpot = _distribution(whole.tpot_s).measured(law.tpot) if len(whole.tpot_s) else None
     answered = int(np.count_nonzero(np.isfinite(whole.requests.last_s)))
     return ServingSimulation(
         requests=len(whole.requests.arrival_s),
@@ -91,20 +101,32 @@ def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline,
         output_tokens_per_s=alike * _answered_tokens(whole) / whole.duration_s,
         ttft=ttft,
         tpot=tpot,
-        end_to_end=_distribution(whole.end_to_end_s),
+        end_to_end=_distribution(whole.end_to_end_s).measured(whole_requests(law)),
         timeline=line,
         busy=whole.busy,
         mean_batch=whole.mean_batch,
         peak_running=whole.peak_running,
         evictions=whole.evictions,
-        missed=missed_targets(evaluator, ttft, tpot),
+        missed=missed_targets(evaluator.promised, ttft, tpot),
     )
 
 
-def missed_targets(evaluator: Evaluator, ttft: Distribution, tpot: Distribution | None) -> tuple[str, ...]:
-    """Return the names of the targets whose 95th percentile is above the target."""
-    promised = (("p95_ttft", ttft, evaluator.targets.ttft_s), ("p95_tpot", tpot, evaluator.targets.tpot_s))
-    return tuple(name for name, found, target in promised if found is not None and found.p95.value > target)
+def missed_targets(promised: Promised, ttft: Distribution, tpot: Distribution | None) -> tuple[str, ...]:
+    """Return the names of the targets that medians of measured times do not keep with the confidence of the promise."""
+    asked = (
+        ("p95_ttft", ttft, promised.law.ttft, promised.ttft_s),
+        ("p95_tpot", tpot, promised.law.tpot, promised.tpot_s),
+    )
+    return tuple(
+        name
+        for name, found, law, target_s in asked
+        if found is not None and found.p95.value * law.factor(promised.confidence) / law.scale > target_s
+    )
+
+
+def whole_requests(law: ServingLaw) -> LatencyLaw:
+    """Return the law of the time of a whole request: the constant of its first token, and the shift of all others."""
+    return replace(law.tpot, outside_s=law.ttft.outside_s)
 
 
 def _distribution(times_s: np.ndarray) -> Distribution:

@@ -70,6 +70,7 @@ def test_every_figure_of_a_plan_follows_its_unit() -> None:
 
 def test_every_figure_of_time_is_known_by_its_name() -> None:
     others = {"peak_memory_bytes", "bands", "peak_memory_p95_bytes", "chance_out_of_memory"}
+    others |= {"chance_ttft_missed", "chance_tpot_missed"}
     known = {each.name for each in fields(Predicted) if each.name.endswith(("_s", "_j", "_w", "mfu", "million_tokens"))}
     assert {each.name for each in fields(Predicted)} <= known | others, "say how a new figure follows from a longer time"
 
@@ -78,13 +79,13 @@ def test_targets_are_judged_in_the_clusters_time() -> None:
     request = resolved(training(**SMALL))
     predicted = solve_here(request).predicted
     assert predicted is not None and predicted.step_time_s is not None
-    between = replace(request, slo=Slo(max_step_time_s=predicted.step_time_s * math.sqrt(SCALE)))
+    between = replace(request, slo=Slo(max_step_time_s=predicted.step_time_s * math.sqrt(SCALE), confidence=0.5))
     assert solve_here(between).feasible
     refused = solve_here(with_runs(between))
     assert refused.reason is not None and refused.reason.constraint == "slo.max_step_time_s"
     assert refused.reason.need == pytest.approx(predicted.step_time_s * SCALE)
     assert refused.reason.have == between.slo.max_step_time_s
-    rate = replace(request, slo=Slo(min_tokens_per_s=predicted.tokens_per_s / math.sqrt(SCALE)))
+    rate = replace(request, slo=Slo(min_tokens_per_s=predicted.tokens_per_s / math.sqrt(SCALE), confidence=0.5))
     assert solve_here(rate).feasible and not solve_here(with_runs(rate)).feasible
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_percentile
@@ -18,15 +18,14 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.promise.candidates import Measured
 from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, Evaluator
+from meshwright.solver.serving.promise.promised import promised_of, with_latencies
 from meshwright.solver.serving.promise.question import Found
 from meshwright.solver.serving.promise.room import room_note
 from meshwright.solver.serving.workers.answer import (
     decode_point,
     feasible_plan,
-    percentile_errors,
     prompt_point,
     replicas_of,
-    widened_bands,
 )
 
 
@@ -69,14 +68,8 @@ def kinds_plan(
     each = [_worker_kind(kind, certificate, stats) for kind in kinds]
     runs = [(kind.share, _run(kind)) for kind in kinds]
     ttft, tpot = kinds_percentiles(runs, P95)
-    errors = [
-        percentile_errors(request, prompt=prompt_point(k.measured, k.evaluator), decode=decode_point(k.measured, k.evaluator))
-        for k in kinds
-    ]
-    worst = max(first for first, _ in errors), max(later for _, later in errors)
     points = [point(k.measured, k.evaluator) for k in kinds for point in (decode_point, prompt_point)]
     figures = _added([kind.predicted for kind in each])
-    bands = widened_bands(worst, ttft=ttft, tpot=tpot)
     return Plan(
         kind="serving",
         feasible=True,
@@ -85,7 +78,7 @@ def kinds_plan(
         search=stats,
         calibration=calibrations_used(request, tuple(points)),
         model=request.model.name,
-        predicted=replace(figures, ttft_p95_s=ttft.value, tpot_p95_s=tpot.value, bands=bands),
+        predicted=with_latencies(figures, promised_of(request), ttft=ttft, tpot=tpot),
         layout=Kinds(tuple(each)),
         notes=(*notes, *(_kind_note(kind) for kind in kinds)),
     )
@@ -152,6 +145,6 @@ def _added(figures: Sequence[Predicted]) -> Predicted:
 
 def _kind_note(kind: KindMeasured) -> str:
     measured = kind.measured
-    note = room_note(kind.evaluator.targets, ttft=measured.ttft, tpot=measured.tpot, load=measured.utilisation)
+    note = room_note(kind.evaluator.promised, ttft=measured.ttft, tpot=measured.tpot, load=measured.utilisation)
     layout = measured.candidate.engine.layout
     return f"{measured.share.replicas} x {layout.name} on {layout.group.name}, {kind.share:.1%} of arrivals: {note}"

@@ -17,6 +17,7 @@ from meshwright.solver.serving.workers.simulation import (
     described,
     missed_targets,
     simulated_replicas,
+    whole_requests,
 )
 
 
@@ -29,7 +30,8 @@ def simulate(request: ServingRequest, layout: Kinds) -> ServingSimulation:
         kinds.append(KindSimulation(_name(kind), kind.share, described(evaluator, whole, line, alike=alike)))
     first = [WeightedObservations(share, run.ttft_s) for share, run in ran]
     last, later = [WeightedObservations(share, run.end_to_end_s) for share, run in ran], token_parts(ran)
-    ttft, tpot = _of_all(first), _of_all(later) if later else None
+    law = evaluator.promised.law
+    ttft, tpot = _of_all(first).measured(law.ttft), _of_all(later).measured(law.tpot) if later else None
     of_kinds = [kind.simulated for kind in kinds]
     replicas = [kind.replicas.load.replicas for kind in layout.kinds]
     return ServingSimulation(
@@ -39,13 +41,13 @@ def simulate(request: ServingRequest, layout: Kinds) -> ServingSimulation:
         output_tokens_per_s=sum(each.output_tokens_per_s for each in of_kinds),
         ttft=ttft,
         tpot=tpot,
-        end_to_end=_of_all(last),
+        end_to_end=_of_all(last).measured(whole_requests(law)),
         timeline=None,
         busy=float(np.average([each.busy for each in of_kinds], weights=[kind.devices for kind in layout.kinds])),
         mean_batch=float(np.average([each.mean_batch for each in of_kinds], weights=replicas)),
         peak_running=max(each.peak_running for each in of_kinds),
         evictions=sum(each.evictions for each in of_kinds),
-        missed=missed_targets(evaluator, ttft, tpot),
+        missed=missed_targets(evaluator.promised, ttft, tpot),
         kinds=tuple(kinds),
     )
 

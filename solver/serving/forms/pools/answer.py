@@ -14,12 +14,12 @@ from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools
 from meshwright.solver.serving.promise.certificates import UNITS, bounded_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
+from meshwright.solver.serving.promise.promised import promised_of, with_latencies
 from meshwright.solver.serving.promise.room import room_note
 from meshwright.solver.serving.workers.answer import (
     axes_of,
     decode_point,
     decode_stage_s,
-    percentile_bands,
     prompt_point,
     prompt_stage_s,
     stage_memory_of,
@@ -28,10 +28,11 @@ from meshwright.solver.serving.workers.answer import (
 
 POOLS_PROOF = (
     f"prefill and decode pools, each of them: {SPACE}; batch limits of each phase are those with most room. A pair counts "
-    f"when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed) meet the targets. Others are "
-    "refused by memory, by a request alone, by a throughput bound of any schedule, by one phase simulated by itself, or by "
-    "simulation of both; fewer workers and higher rates are taken never to be better, and decode workers that miss under the "
-    "arrivals of the whole system to miss behind prefill workers too"
+    f"when the 95% upper confidence limits of its simulated P95 ({REQUESTS} requests, one seed), with the error of simulated "
+    "times of pools at slo.confidence, meet the targets. Others are refused by memory, by a request alone, by a throughput "
+    "bound of any schedule, by one phase simulated by itself, or by simulation of both; fewer workers and higher rates are "
+    "taken never to be better, and decode workers that miss under the arrivals of the whole system to miss behind prefill "
+    "workers too"
 )
 
 POOLS_GOODPUT = (
@@ -59,7 +60,7 @@ def pools_plan(
     step_s = decode_stage_s(decode, evaluator)
     load = max(prefill.utilisation, decode.utilisation)
     prompt_s = prompt_stage_s(prefill, evaluator)
-    points = {"prompt": prompt_point(prefill, evaluator), "decode": decode_point(decode, evaluator)}
+    points = prompt_point(prefill, evaluator), decode_point(decode, evaluator)
     layout = Pools(
         prefill=PrefillWorkers(
             workers=prefill.share.replicas,
@@ -84,26 +85,25 @@ def pools_plan(
             ),
         ),
     )
+    promised = promised_of(request, pools=True)
+    predicted = Predicted(
+        tokens_per_s=tokens_per_s,
+        peak_memory_bytes=max(m.total_bytes for pool in (prefill, decode) for m in stage_memory_of(pool)),
+        cost_per_million_tokens=_cost_per_million_tokens(pools, tokens_per_s),
+        energy_per_token_j=pools.energy_per_token_j,
+        power_w=pools.energy_per_token_j * tokens_per_s,
+    )
     return Plan(
         kind="serving",
         feasible=True,
         certificate=certificate,
         devices=pools.devices,
         search=stats,
-        calibration=calibrations_used(request, tuple(points.values())),
+        calibration=calibrations_used(request, points),
         model=request.model.name,
-        predicted=Predicted(
-            tokens_per_s=tokens_per_s,
-            peak_memory_bytes=max(m.total_bytes for pool in (prefill, decode) for m in stage_memory_of(pool)),
-            ttft_p95_s=found.ttft.value,
-            tpot_p95_s=found.tpot.value,
-            cost_per_million_tokens=_cost_per_million_tokens(pools, tokens_per_s),
-            energy_per_token_j=pools.energy_per_token_j,
-            power_w=pools.energy_per_token_j * tokens_per_s,
-            bands=percentile_bands(request, **points, ttft=found.ttft, tpot=found.tpot),
-        ),
+        predicted=with_latencies(predicted, promised, ttft=found.ttft, tpot=found.tpot),
         layout=layout,
-        notes=(*notes, room_note(evaluator.targets, ttft=found.ttft, tpot=found.tpot, load=load)),
+        notes=(*notes, room_note(promised, ttft=found.ttft, tpot=found.tpot, load=load)),
     )
 
 
@@ -133,7 +133,7 @@ def predicted_certificate(request: ServingRequest, found: MeasuredPools) -> Cert
 
 def pools_runner_up(request: ServingRequest, found: MeasuredPools, why: str) -> RunnerUp:
     """Pools that lost."""
-    figures = f"P95 TTFT {found.ttft.value * 1e3:.0f} ms, P95 TPOT {found.tpot.value * 1e3:.1f} ms"
+    figures = f"simulated P95 TTFT {found.ttft.value * 1e3:.0f} ms, P95 TPOT {found.tpot.value * 1e3:.1f} ms"
     return RunnerUp(found.placed.name, pools_objective(request, found), f"{why}: {figures}")
 
 

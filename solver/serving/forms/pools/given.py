@@ -21,6 +21,7 @@ from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPoo
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.workers.given import candidate_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID, step_below
 from meshwright.solver.serving.workers.reasons import memory_shortfall, missed_figures
@@ -47,7 +48,7 @@ def predict(request: ServingRequest, plan: Plan, layout: Pools) -> Plan | Misfit
         found = given.measured(loads[-1])
     if not found.keeps:
         busy = max(found.placed.prefill.utilisation, found.placed.decode.utilisation)
-        reason = missed_figures(evaluator, ttft=found.ttft, tpot=found.tpot, utilisation=busy)
+        reason = missed_figures(evaluator.promised, ttft=found.ttft, tpot=found.tpot, utilisation=busy)
         return Misfit(reason, stats)
     certificate = predicted_certificate(request, found)
     return pools_plan(request, found, evaluator=evaluator, certificate=certificate, stats=stats, notes=())
@@ -64,7 +65,7 @@ class GivenPools:
                 allowed="a plan of workers that do both phases; or no workload.speculation",
             )
         self._request = request
-        self.evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+        self.evaluator = Evaluator(request.workload, promised_of(request, pools=True), request.search.seed)
         self._phases = {kind: phase_evaluator(kind, request) for kind in PhaseKind}
         self._workers: dict[PhaseKind, tuple[Candidate, Share]] = {}
         self._firsts: dict[PhaseKind, int] = {}
@@ -84,12 +85,12 @@ class GivenPools:
 
     def measured(self, load: float) -> MeasuredPools:
         """Both pools simulated together under a load."""
-        return PoolsSimulator(self._request.cluster, self.evaluator).measure(self._under(load), load)
+        return PoolsSimulator(self._request.cluster, self.evaluator, self.evaluator.promised).measure(self._under(load), load)
 
     def simulated(self) -> DisaggregatedResult:
         """Both pools under the request's load, every request's times."""
         load = self.evaluator.traffic.load
-        return PoolsSimulator(self._request.cluster, self.evaluator).run(self._under(load), load)
+        return PoolsSimulator(self._request.cluster, self.evaluator, self.evaluator.promised).run(self._under(load), load)
 
     def _under(self, load: float) -> PlacedPools:
         """The pools, each measured by itself under a load."""

@@ -12,13 +12,14 @@ from enum import StrEnum
 from statistics import fmean
 
 from meshwright.solver.control import Stop, never_stop
-from meshwright.solver.problem.request import ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share, token_count
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import (
     Refused,
     expected_strain,
@@ -156,10 +157,10 @@ def mean_output_tokens(request: ServingRequest) -> float:
 
 def phase_evaluator(kind: PhaseKind, request: ServingRequest, *, stop: Stop = never_stop) -> Evaluator:
     """Return the evaluator that simulates workers of one phase by themselves."""
-    workload, slo = request.workload, request.slo
+    workload, promised = request.workload, promised_of(request, pools=True)
     if kind is PhaseKind.PREFILL:
-        return Evaluator(_one_token_answers(workload), Slo(p95_ttft_ms=slo.p95_ttft_ms), request.search.seed, stop)
-    return Evaluator(replace(workload.without_prefix_cache(), prefix_hit_ratio=1.0), slo, request.search.seed, stop)
+        return Evaluator(_one_token_answers(workload), promised.of_prompts(), request.search.seed, stop)
+    return Evaluator(replace(workload.without_prefix_cache(), prefix_hit_ratio=1.0), promised, request.search.seed, stop)
 
 
 def _one_token_answers(workload: ServingWorkload) -> ServingWorkload:

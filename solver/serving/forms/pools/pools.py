@@ -22,6 +22,7 @@ from meshwright.solver.serving.engines.layouts import Layout, stage_width
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, Measured
 from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, SCREENING_REQUESTS, Evaluator
+from meshwright.solver.serving.promise.promised import Promised
 
 PrefillKey = tuple[object, int, CacheTransfer, int]
 
@@ -124,8 +125,8 @@ def _within_a_node(pools: PlacedPools, per_node: int) -> bool:
 class PoolsSimulator:
     """Simulates two pools together; what prefill workers did is kept for other decode pools, while the load is the same."""
 
-    def __init__(self, cluster: Cluster, evaluator: Evaluator):
-        self._cluster, self._evaluator = cluster, evaluator
+    def __init__(self, cluster: Cluster, evaluator: Evaluator, promised: Promised):
+        self._cluster, self._evaluator, self._targets = cluster, evaluator, promised.simulated
         self._prefilled: dict[PrefillKey, Prefilled] = {}
         self._load = math.nan
 
@@ -141,7 +142,7 @@ class PoolsSimulator:
         return self._run(pools, load, transfer, REQUESTS)
 
     def _judged(self, pools: PlacedPools, load: float, transfer: CacheTransfer, requests: int) -> MeasuredPools:
-        result, targets = self._run(pools, load, transfer, requests), self._evaluator.targets
+        result, targets = self._run(pools, load, transfer, requests), self._targets
         ttft, tpot = result.whole.ttft(P95), result.whole.tpot(P95)
         within = ttft.high <= targets.ttft_s and tpot.high <= targets.tpot_s
         if requests < REQUESTS:

@@ -21,6 +21,7 @@ from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools, PoolsSimulator, placed
 from meshwright.solver.serving.promise.evaluation import SearchStoppedError
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import Question
 
 _ROUNDING = 1e-9
@@ -58,7 +59,7 @@ class PoolsSearch:
         self.question = question
         self._first = PoolsResult()
         engines = [engine for engine in question.engines if not engine.layout.repeats_answers]
-        self.simulator = PoolsSimulator(request.cluster, question.evaluator)
+        self.simulator = PoolsSimulator(request.cluster, question.evaluator, promised_of(request, pools=True))
         self.prefill = phase(PhaseKind.PREFILL, request, list(prefill_engines), load=question.load, stop=stop)
         self.decode = phase(PhaseKind.DECODE, request, engines, load=question.load, stop=stop)
 

@@ -11,7 +11,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.serving.engines.calibrations import calibrations_used, step_error
+from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
 from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
@@ -19,7 +19,6 @@ from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.question import Found
 from meshwright.solver.serving.workers.answer import (
     axes_of,
-    band_of,
     decode_point,
     feasible_plan,
     prompt_point,
@@ -52,8 +51,6 @@ def switched_plan(
     prompts = _of_prompts(found.measured, engine)
     points = prompt_point(prompts, evaluator), decode_point(found.measured, evaluator)
     stages = stages_of(prompts, prompt_stage_s(prompts, evaluator), first_rank=engine.layout.first_rank)
-    # Either figure waits for the other phase, so the worse error of both counts.
-    error, basis = max(step_error(request, point) for point in points)
     answers = replicas_of(found, evaluator, first_rank=engine.layout.first_rank)
     answers = replace(answers, load=replace(answers.load, max_num_batched_tokens=engine.decode_step_tokens))
     assert plan.predicted is not None
@@ -64,10 +61,6 @@ def switched_plan(
         predicted=replace(
             plan.predicted,
             peak_memory_bytes=max(stage.memory.total_bytes for stage in (*answers.stages, *stages)),
-            bands={
-                "ttft_p95_s": band_of(found.measured.ttft, error, basis),
-                "tpot_p95_s": band_of(found.measured.tpot, error, basis),
-            },
         ),
     )
 

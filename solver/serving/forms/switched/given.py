@@ -18,6 +18,7 @@ from meshwright.solver.serving.forms.switched.rules import require_switchable
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.certificates import predicted_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.workers.given import candidate_of, judged, one_plan_stats
 
 
@@ -40,7 +41,7 @@ class GivenSwitched:
 
     def __init__(self, request: ServingRequest, layout: Switched):
         require_switchable(request)
-        self.evaluator = Evaluator(request.workload, request.slo, request.search.seed, running=TwoLayouts)
+        self.evaluator = Evaluator(request.workload, promised_of(request), request.search.seed, running=TwoLayouts)
         prompts, _ = candidate_of(request, layout.prefill_workers, self.evaluator)
         answers, self.share = candidate_of(request, layout.decode_workers, self.evaluator)
         layouts = prompts.engine.layout, answers.engine.layout

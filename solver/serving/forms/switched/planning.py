@@ -45,7 +45,7 @@ class SwitchedSearch(FormSearch):
     def __init__(self, asked: Asked):
         self._asked, self._request = asked, asked.request
         shared = asked.question.evaluator
-        self._evaluator = Evaluator(shared.workload, shared.slo, shared.seed, shared.stop, TwoLayouts)
+        self._evaluator = Evaluator(shared.workload, shared.promised, shared.seed, shared.stop, TwoLayouts)
         shortest = int(self._evaluator.traffic.whole.prompt_tokens.min())
         builder = SwitchedBuilder(asked.request, asked.builder, shortest_prompt=shortest)
         self._engines = list(builder.engines(asked.question.engines))

@@ -49,7 +49,7 @@ def violations(plan: Plan, layout: Pools, request: ServingRequest) -> Iterator[V
     yield from restriction_violations(decode.axes, decode_request)
     yield from memory_violations(decode, decode_request, mean_batch=layout.decode.load.mean_batch)
     yield from peak_violations(predicted, (*decode.stages, *prefill.stages))
-    yield from load_violations(layout.decode.load, predicted, request)
+    yield from load_violations(layout.decode.load, predicted, request, pools=True)
     if not 0.0 <= layout.prefill.utilisation < 1.0:
         given = f"{layout.prefill.utilisation}, a stable queue is below 1"
         yield Violation(Rule.UTILISATION, f"{_PREFILL}.utilisation", given)

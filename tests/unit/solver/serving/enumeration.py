@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 
+from meshwright.costmodels.serving.latency_law import latency_law
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import Plan
@@ -22,6 +23,7 @@ from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.workers.answer import axes_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID
 
@@ -35,7 +37,7 @@ def best_objective(request: ServingRequest, *, found: float | None) -> float | N
     Devices or USD/h: of all plans. Seconds a request: of the highest rate of the grid, at most the one after ``found``, at
     which and at all lower rates of the grid some plan keeps the promise; by that definition higher rates need no look.
     """
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = [builder.engine(layout) for layout in worker_layouts(request)]
     if request.objective is Objective.THROUGHPUT:
@@ -55,7 +57,7 @@ def best_objective(request: ServingRequest, *, found: float | None) -> float | N
 def roomiest(request: ServingRequest, plan: Plan) -> tuple[Workers, ...]:
     """The workers with most room among all plans that cost as much as a plan and are of its kind: decode workers, or those
     that do both, then prefill workers."""
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = [builder.engine(layout) for layout in worker_layouts(request)]
     cost = plan.certificate.objective
@@ -100,21 +102,28 @@ def _roomiest_pools(
     """Of all pools of equal cost that keep the promise, the ones whose phases by themselves leave most room."""
     load = evaluator.traffic.load
     prefill, decode = _phases(request, engines, load=load)
-    simulator, found = PoolsSimulator(request.cluster, evaluator), []
+    simulator, found = PoolsSimulator(request.cluster, evaluator, promised_of(request, pools=True)), []
     for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
         if not math.isclose(_cost(request, p, p_workers) + _cost(request, d, d_workers), cost):
             continue
         pools = _placed(prefill, p, p_workers, decode, d, d_workers)
         if pools is not None and simulator.measure(pools, load).keeps:
-            strain = max(_strain(request, measured) for measured in (pools.prefill, pools.decode))
+            strain = max(_strain(request, measured, pools=True) for measured in (pools.prefill, pools.decode))
             order = (strain, p_workers + d_workers, p.key, d.key)
             found.append((order, (_workers_of(pools.decode), _workers_of(pools.prefill))))
     return min(found)[-1]
 
 
-def _strain(request: ServingRequest, measured: Measured) -> float:
-    asked = ((measured.ttft, request.slo.p95_ttft_ms), (measured.tpot, request.slo.p95_tpot_ms))
-    return max(figure.high / (target_ms / 1e3) for figure, target_ms in asked if target_ms and math.isfinite(figure.high))
+def _strain(request: ServingRequest, measured: Measured, *, pools: bool = False) -> float:
+    """The larger share of a target that what is promised takes."""
+    devices = [group.node.device for group in request.cluster.groups]
+    law, slo = latency_law(request.search.engine, pools=pools, devices=devices), request.slo
+    asked = ((measured.ttft, law.ttft, slo.p95_ttft_ms), (measured.tpot, law.tpot, slo.p95_tpot_ms))
+    return max(
+        (figure.high + (of.outside_s if figure.high else 0.0)) * of.factor(slo.confidence) / (target_ms / 1e3)
+        for figure, of, target_ms in asked
+        if target_ms and math.isfinite(figure.high)
+    )
 
 
 def _workers_of(measured: Measured) -> Workers:
@@ -142,7 +151,7 @@ def _cheapest_pools(request: ServingRequest, evaluator: Evaluator, engines: list
     """All layouts and numbers of workers of both pools, with the roomiest batch limits of each phase, cheapest first."""
     load = evaluator.traffic.load
     prefill, decode = _phases(request, engines, load=load)
-    simulator = PoolsSimulator(request.cluster, evaluator)
+    simulator = PoolsSimulator(request.cluster, evaluator, promised_of(request, pools=True))
     prompts, answers = list(_workers(prefill.engines)), list(_workers(decode.engines))
     costs = [[_cost(request, engine, n) for engine, n in workers] for workers in (prompts, answers)]
     places = itertools.product(range(len(prompts)), range(len(answers)))
@@ -164,7 +173,7 @@ def _least_energy(request: ServingRequest, evaluator: Evaluator, engines: list[E
                 best = min(best, energy_per_token_j(measured, evaluator))
     if ServingMode.DISAGGREGATED in request.search.modes:
         prefill, decode = _phases(request, engines, load=load)
-        simulator = PoolsSimulator(request.cluster, evaluator)
+        simulator = PoolsSimulator(request.cluster, evaluator, promised_of(request, pools=True))
         for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
             pools = _placed(prefill, p, p_workers, decode, d, d_workers)
             if pools is not None and pools.energy_per_token_j < best and simulator.measure(pools, load).keeps:
@@ -183,7 +192,7 @@ def _phases(request: ServingRequest, engines: list[Engine], *, load: float) -> t
 
 def switching(request: ServingRequest, engines: list[Engine]) -> tuple[Evaluator, list[Engine]]:
     """Workers that switch layouts, and what measures them."""
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed, running=TwoLayouts)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed, running=TwoLayouts)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     shortest = int(evaluator.traffic.whole.prompt_tokens.min())
     return evaluator, list(SwitchedBuilder(request, builder, shortest_prompt=shortest).engines(engines))
@@ -191,7 +200,7 @@ def switching(request: ServingRequest, engines: list[Engine]) -> tuple[Evaluator
 
 def longest_request(request: ServingRequest) -> int:
     """Tokens of the longest request."""
-    return Evaluator(request.workload, request.slo, request.search.seed).longest_request
+    return Evaluator(request.workload, promised_of(request), request.search.seed).longest_request
 
 
 def _choice(of: Phase, engine: Engine, workers: int) -> Measured | None:
@@ -218,7 +227,7 @@ def _sustained(request: ServingRequest, evaluator: Evaluator, engines: list[Engi
                 return True
     if ServingMode.DISAGGREGATED in modes:
         prefill, decode = _phases(request, engines, load=RATE_GRID**step)
-        simulator = PoolsSimulator(request.cluster, evaluator)
+        simulator = PoolsSimulator(request.cluster, evaluator, promised_of(request, pools=True))
         for (p, p_workers), (d, d_workers) in itertools.product(_workers(prefill.engines), _workers(decode.engines)):
             pools = _placed(prefill, p, p_workers, decode, d, d_workers)
             by_itself = pools is not None and all(

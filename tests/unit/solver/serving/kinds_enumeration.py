@@ -12,6 +12,7 @@ from meshwright.solver.serving.engines.layouts import Layout, layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID
 
 Part = tuple[Layout, int, float]
@@ -20,7 +21,7 @@ Part = tuple[Layout, int, float]
 
 def best_of_two_kinds(request: ServingRequest) -> float | None:
     """The objective of the best plan of two layouts whose replicas have rates of the grid; None where there is none."""
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     rates = [(layout, _sustained(evaluator, builder.engine(layout))) for layout in layouts(request)]
     single = [(layout, n, rate) for layout, rate in rates if rate for n in range(1, layout.most_replicas + 1)]

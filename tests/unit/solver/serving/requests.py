@@ -30,7 +30,9 @@ def serving_request(
     on: Cluster | None = None,
     model_name: str = "llama-3.1-8b",
     search: Search | None = None,
+    confidence: float = 0.5,
 ) -> ServingRequest:
+    """A request whose targets are met by medians, unless it asks for more."""
     return ServingRequest(
         model=model(model_name),
         cluster=on or cluster(),
@@ -41,7 +43,7 @@ def serving_request(
             output_tokens=FixedLength(output) if isinstance(output, int) else output,
             precision=precision,
         ),
-        slo=Slo(p95_ttft_ms=ttft_ms, p95_tpot_ms=tpot_ms),
+        slo=Slo(p95_ttft_ms=ttft_ms, p95_tpot_ms=tpot_ms, confidence=confidence),
         objective=objective,
         search=search or Search(),
     )

@@ -21,6 +21,7 @@ from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.test_expert_plans import expert_request, planned
 
@@ -85,7 +86,7 @@ def test_engines_deal_requests_in_their_own_way(engine: ServingEngine) -> None:
 def test_a_lone_request_takes_what_refuses_engines() -> None:
     """At a load of hardly any requests the simulation shows the bound, which company would be above."""
     request = under(PoissonArrivals("poisson", 0.01), Search(attention_dp=(4,), ep=(4,)))
-    evaluator = Evaluator(request.workload, request.slo, seed=0)  # type: ignore[arg-type]
+    evaluator = Evaluator(request.workload, promised_of(request), seed=0)  # type: ignore[arg-type]
     builder = EngineBuilder(request, sequence_tokens=4096)
     candidate = Candidate(next(builder.engine(layout) for layout in layouts(request)), 1024, 16)
     alone = evaluator.alone(candidate.engine, 1024)
@@ -97,7 +98,7 @@ def test_a_lone_request_takes_what_refuses_engines() -> None:
 
 def test_a_full_engine_stays_below_its_bound() -> None:
     request = under(PoissonArrivals("poisson", 1.0), Search(attention_dp=(4,), ep=(4,)))
-    evaluator = Evaluator(request.workload, request.slo, seed=0)  # type: ignore[arg-type]
+    evaluator = Evaluator(request.workload, promised_of(request), seed=0)  # type: ignore[arg-type]
     builder = EngineBuilder(request, sequence_tokens=4096)
     candidate = Candidate(next(builder.engine(layout) for layout in layouts(request)), 4096, 64)
     assert 0.6 * evaluator.rate_bound(candidate) < evaluator.capacity(candidate) < evaluator.rate_bound(candidate)
@@ -124,7 +125,7 @@ def test_the_whole_trace_goes_to_a_replica() -> None:
     times = tuple(0.05 * k for k in range(90))
     trace = TraceArrivals("trace", times, tuple(500 + k for k in range(90)), (20,) * 90)
     request = under(trace, Search(attention_dp=(4,), ep=(4,)))
-    evaluator = Evaluator(request.workload, request.slo, seed=0)  # type: ignore[arg-type]
+    evaluator = Evaluator(request.workload, promised_of(request), seed=0)  # type: ignore[arg-type]
     builder = EngineBuilder(request, sequence_tokens=4096)
     candidate = Candidate(next(builder.engine(layout) for layout in layouts(request)), 1024, 16)
     found = evaluator.simulations_of(candidate, Share(trace.requests_per_s, 2), requests=1000)

@@ -8,7 +8,7 @@ from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used, kernel_shares, step_error
+from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used, kernel_shares
 from meshwright.solver.serving.engines.layouts import layouts
 from tests.unit.solver.serving.requests import cluster, serving_request
 
@@ -24,13 +24,10 @@ def point(request: ServingRequest, phase: Phase, tokens: float, kv_tokens: float
 
 
 @pytest.mark.parametrize("phase", list(Phase))
-def test_shares_add_up_and_weigh_the_error(phase: Phase) -> None:
+def test_shares_add_up(phase: Phase) -> None:
     for request in (serving_request(), deepseek()):
         shares = kernel_shares(request, point(request, phase, 32.0))
         assert sum(used.share for used in shares) == pytest.approx(1.0)
-        error, basis = step_error(request, point(request, phase, 32.0))
-        assert min(used.error.p95 for used in shares) < error < max(used.error.p95 for used in shares)
-        assert phase.value in basis
 
 
 def test_longer_caches_give_attention_a_larger_share() -> None:

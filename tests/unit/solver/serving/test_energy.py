@@ -21,6 +21,7 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.explain import explain_layouts
 from meshwright.solver.serving.promise.energy import energy_per_token_j, least_energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.serving.enumeration import best_objective
 from tests.unit.solver.serving.requests import cluster, serving_request
@@ -98,7 +99,7 @@ def test_power_and_energy_are_checked() -> None:
 
 def test_no_run_takes_less_than_the_bound_and_more_replicas_idle_more() -> None:
     request = serving_request(rate=3.0, prompt=LognormalLength(1000.0, 3000.0), output=LognormalLength(100.0, 250.0))
-    evaluator = Evaluator(request.workload, request.slo, 0)
+    evaluator = Evaluator(request.workload, promised_of(request), 0)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     for layout in list(layouts(request))[:4]:
         for candidate in evaluator.candidates(builder.engine(layout))[:2]:

@@ -17,6 +17,7 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.explain import Excluded, LayoutExplanation, explain_layouts, named_layouts
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from tests.unit.solver.serving.requests import serving_request
 
 NARROW = Search(tp=(1, 2), pp=(1, 2))
@@ -45,14 +46,17 @@ def test_each_layout_is_told_what_it_misses_and_by_how_much() -> None:
 
 
 def simulated_ms(request: ServingRequest, row: LayoutExplanation) -> float:
-    """The upper limit of what a row says that it misses, from a simulation of its own."""
+    """The promise that a row says is missed, from a simulation of its own."""
     assert row.max_num_seqs is not None and row.max_num_batched_tokens is not None
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
     layout = next(layout for layout in layouts(request) if layout.name == row.layout)
     engine = EngineBuilder(request, sequence_tokens=evaluator.longest_request).engine(layout)
     candidate = Candidate(engine, row.max_num_batched_tokens, row.max_num_seqs)
     seen = evaluator.measure_fully(candidate, Share(evaluator.traffic.load, row.replicas))
-    return 1e3 * (seen.ttft if row.excluded_by is Excluded.TTFT else seen.tpot).high
+    law, confidence = evaluator.promised.law, request.slo.confidence
+    if row.excluded_by is Excluded.TTFT:
+        return 1e3 * law.ttft.promised_s(seen.ttft.high, confidence)
+    return 1e3 * law.tpot.promised_s(seen.tpot.high, confidence)
 
 
 def test_memory_and_late_requests_are_told_without_a_plan() -> None:

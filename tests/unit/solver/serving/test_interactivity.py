@@ -22,6 +22,7 @@ from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.workers.interactivity import undominated
 from meshwright.solver.verify import check
 from meshwright.solver.verify.violation import Rule
@@ -76,7 +77,7 @@ def by_itself(candidate: Candidate, evaluator: Evaluator) -> tuple[float, float]
     ids=["one kind", "two kinds, lognormal", "long prompts, restricted"],
 )
 def test_no_candidate_beats_a_point_and_every_point_is_attained(request_: ServingRequest) -> None:
-    evaluator = Evaluator(request_.workload, request_.slo, request_.search.seed)
+    evaluator = Evaluator(request_.workload, promised_of(request_), request_.search.seed)
     builder = EngineBuilder(request_, sequence_tokens=evaluator.longest_request)
     points = drawn(request_).points
     found: dict[tuple[object, ...], tuple[float, float]] = {}
@@ -102,7 +103,7 @@ def test_no_candidate_beats_a_point_and_every_point_is_attained(request_: Servin
 
 def test_points_are_near_the_simulated_steady_state() -> None:
     request = serving_request(search=replace(SWEPT, pp=(1,)), prompt=2000, output=500, tpot_ms=None)
-    evaluator = Evaluator(request.workload, request.slo, 0)
+    evaluator = Evaluator(request.workload, promised_of(request), 0)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     engines = {layout.name: builder.engine(layout) for layout in layouts(request)}
     for point in drawn(request).points[::3]:

@@ -162,7 +162,7 @@ def test_a_load_that_no_mix_keeps_says_what_one_does() -> None:
 def test_bursts_and_traces_are_shared_too(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
     workload = request.workload
-    bursts = replace(request, workload=replace(workload, arrivals=GammaArrivals("gamma", 10.0, 3.0)))
+    bursts = replace(request, workload=replace(workload, arrivals=GammaArrivals("gamma", 9.0, 3.0)))
     first, second = kind_requests(bursts, [0.25, 0.75], [2.5, 7.5])
     assert first.workload.arrivals == GammaArrivals("gamma", 2.5, 3.0**0.5)  # type: ignore[union-attr]
     assert second.workload.arrivals == GammaArrivals("gamma", 7.5, 7.0**0.5)  # type: ignore[union-attr]

@@ -26,6 +26,7 @@ from meshwright.solver.serving.forms.pools import planning as pools_planning
 from meshwright.solver.serving.forms.pools.interactivity import pools_points
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.verify import Rule, check
 from tests.unit.solver.serving.requests import serving_request
 
@@ -64,7 +65,7 @@ def test_a_time_limit_among_the_pools_leaves_a_note_and_no_chart(monkeypatch: py
 
 def all_pools(request: ServingRequest) -> list[tuple[float, float]]:
     """Tokens/s of a device and of a user: all layouts, batch limits and numbers of workers that keep decode workers full."""
-    evaluator = Evaluator(request.workload, request.slo, 0)
+    evaluator = Evaluator(request.workload, promised_of(request), 0)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     load = evaluator.traffic.load_of(Share(2.0))
     prompts = [c for layout in prefill_layouts(request) for c in evaluator.candidates(builder.engine(layout))]

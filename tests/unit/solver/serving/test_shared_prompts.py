@@ -47,7 +47,7 @@ def asked(
     *, search: Search = POOLS, model_name: str = "llama-3.1-8b", objective: Objective = Objective.DEVICES
 ) -> ServingRequest:
     return serving_request(
-        rate=0.7, prompt=16000, output=100, ttft_ms=480.0, tpot_ms=15.0, search=search, model_name=model_name,
+        rate=0.7, prompt=16000, output=100, ttft_ms=650.0, tpot_ms=15.0, search=search, model_name=model_name,
         objective=objective, on=cluster(per_node=4),
     )  # fmt: skip
 
@@ -189,7 +189,7 @@ def test_workers_of_both_phases_are_searched_as_enumeration_says(objective: Obje
 
 def test_shared_prompts_keep_a_promise_that_tensor_parallelism_does_not() -> None:
     """Long prompts and few answers: each of four ranks computes a quarter, where tp waits for its all-reduces."""
-    request = replace(asked(search=replace(BOTH, cp=(2, 4))), slo=Slo(p95_ttft_ms=300.0))
+    request = replace(asked(search=replace(BOTH, cp=(2, 4))), slo=Slo(p95_ttft_ms=470.0, confidence=0.5))
     answer, without = plan(request), plan(replace(request, search=replace(BOTH, cp=())))
     assert replicas_of(answer).axes.cp > 1
     assert not without.feasible

@@ -21,6 +21,7 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.planning import plan_serving
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.simulating import simulate_serving
 from meshwright.solver.verify import Rule, check
 from tests.support.serving_layouts import replicas_of
@@ -46,7 +47,7 @@ REQUEST = speculative(serving_request(rate=8.0, tpot_ms=12.0, output=200))
 
 
 def candidate(request: ServingRequest, *, step_tokens: int = 2048, sequences: int = 64) -> tuple[Evaluator, Candidate]:
-    evaluator = Evaluator(request.workload, request.slo, request.search.seed)
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     return evaluator, Candidate(builder.engine(next(iter(layouts(request)))), step_tokens, sequences)
 

@@ -28,6 +28,7 @@ from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share, Traffic
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.verify import check
 from tests.support.flat_plans import flat
 from tests.unit.solver.serving.enumeration import best_objective
@@ -180,7 +181,7 @@ def test_bounds_hold_with_hits_by_request(cache: PrefixCache) -> None:
     """A request alone is no slower than the bound of one, and a full engine with little room answers no more than its bound."""
     tight = replace(cluster(per_node=1), memory_reserve=0.77)
     of = replace(serving_request(on=tight), workload=workload(PoissonArrivals("poisson", 1e-3), prefix_cache=cache))
-    evaluator = Evaluator(of.workload, Slo(), of.search.seed)  # type: ignore[arg-type]
+    evaluator = Evaluator(of.workload, promised_of(replace(of, slo=Slo())), of.search.seed)
     (layout,) = layouts(of)
     engine = EngineBuilder(of, sequence_tokens=evaluator.longest_request).engine(layout)
     candidate = Candidate(engine, 2048, 64)

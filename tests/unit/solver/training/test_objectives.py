@@ -48,7 +48,7 @@ def with_slo(request: TrainingRequest, seed: int) -> TrainingRequest:
     factor = (0.9, 1.7, None)[seed % 3]
     if factor is None or fastest.predicted is None or fastest.predicted.step_time_s is None:
         return request
-    return replace(request, slo=Slo(max_step_time_s=factor * fastest.predicted.step_time_s))
+    return replace(request, slo=Slo(max_step_time_s=factor * fastest.predicted.step_time_s, confidence=0.5))
 
 
 def parts_of(cluster: Cluster) -> Iterator[Cluster]:

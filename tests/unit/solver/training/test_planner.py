@@ -109,7 +109,7 @@ def test_a_given_plan_that_does_not_fit_says_where() -> None:
 def test_an_slo_out_of_reach_is_infeasible_with_its_numbers() -> None:
     best_s = plan_of(llama_8b()).certificate.objective
     assert best_s is not None
-    plan = plan_of(llama_8b(slo=Slo(max_step_time_s=best_s * 0.9)))
+    plan = plan_of(llama_8b(slo=Slo(max_step_time_s=best_s * 0.9, confidence=0.5)))
     assert plan.certificate.status is Status.INFEASIBLE
     assert plan.reason is not None
     assert plan.reason.constraint == "slo.max_step_time_s"
@@ -119,7 +119,7 @@ def test_an_slo_out_of_reach_is_infeasible_with_its_numbers() -> None:
 def test_fewest_devices_that_meet_the_slo() -> None:
     whole = plan_of(llama_8b(4))
     assert whole.predicted is not None
-    slo = Slo(min_tokens_per_s=whole.predicted.tokens_per_s * 0.4)
+    slo = Slo(min_tokens_per_s=whole.predicted.tokens_per_s * 0.4, confidence=0.5)
     plan = plan_of(llama_8b(4, objective=Objective.DEVICES, slo=slo))
     assert plan.devices == 16
     assert plan.certificate.unit == "devices"

@@ -54,9 +54,9 @@ def with_little(request: TrainingRequest, share: float, *, memory: str) -> Train
 
 def with_slo(plan: Plan, request: TrainingRequest) -> Iterator[TrainingRequest]:
     assert plan.predicted is not None and plan.predicted.step_time_s is not None
-    yield replace(request, slo=Slo(max_step_time_s=plan.predicted.step_time_s / 2))
-    yield replace(request, slo=Slo(min_tokens_per_s=plan.predicted.tokens_per_s * 2))
-    yield replace(request, slo=Slo(max_step_time_s=plan.predicted.step_time_s * 2))
+    yield replace(request, slo=Slo(max_step_time_s=plan.predicted.step_time_s / 2, confidence=0.5))
+    yield replace(request, slo=Slo(min_tokens_per_s=plan.predicted.tokens_per_s * 2, confidence=0.5))
+    yield replace(request, slo=Slo(max_step_time_s=plan.predicted.step_time_s * 2, confidence=0.5))
 
 
 def of_other_degrees(plan: Plan) -> Iterator[Plan]:

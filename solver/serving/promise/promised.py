@@ -1,0 +1,102 @@
+"""The targets of a request as they bind: what simulated percentiles may be, so that measured ones hold with its confidence."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from meshwright.costmodels.queueing.simulation.replica import Targets
+from meshwright.costmodels.queueing.statistics import Percentile
+from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw, latency_law
+from meshwright.solver.answer.predicted import Band, Predicted
+from meshwright.solver.problem.request import ServingRequest
+
+LOW, HIGH = 0.05, 0.95
+"""The quantiles of the bands: nine of ten measured figures fall between them."""
+
+_ROUNDING = 1e-9
+"""A hair, so that rounding refuses nobody who takes just what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """P95 targets of measured times in seconds, infinite where there is none, to be kept with a chance of ``confidence`` by the
+    law of measured over simulated times."""
+
+    ttft_s: float
+    tpot_s: float
+    law: ServingLaw
+    confidence: float
+
+    @property
+    def simulated(self) -> Targets:
+        """The most that simulated percentiles may be; below 0 where none is low enough."""
+        return Targets(*(law.simulated_s(target_s, self.confidence) for law, target_s in self._asked))
+
+    def tightened(self, within: float) -> Targets:
+        """The same where only a share of each target may be taken: a hair more."""
+        if within >= 1.0:
+            return self.simulated
+        share = within * (1.0 + _ROUNDING)
+        return replace(self, ttft_s=self.ttft_s * share, tpot_s=self.tpot_s * share).simulated
+
+    def shares(self, *, ttft_s: float, tpot_s: float) -> tuple[float, float]:
+        """Return the shares of both targets that simulated percentiles take by what they promise; 0 of one that is not set."""
+        simulated = (ttft_s, tpot_s)
+        first, later = (
+            0.0 if target_s == math.inf else law.promised_s(time_s, self.confidence) / target_s
+            for (law, target_s), time_s in zip(self._asked, simulated, strict=True)
+        )
+        return first, later
+
+    def of_prompts(self) -> Promised:
+        """The same without a target of the time per token."""
+        return replace(self, tpot_s=math.inf)
+
+    @property
+    def _asked(self) -> tuple[tuple[LatencyLaw, float], tuple[LatencyLaw, float]]:
+        return (self.law.ttft, self.ttft_s), (self.law.tpot, self.tpot_s)
+
+
+def promised_of(request: ServingRequest, *, pools: bool = False) -> Promised:
+    """Return what a request's targets ask of simulated percentiles, of workers that do both phases or of two pools."""
+    slo = request.slo
+    devices = [group.node.device for group in request.cluster.groups]
+    law = latency_law(request.search.engine, pools=pools, devices=devices)
+    return Promised(_target_s(slo.p95_ttft_ms), _target_s(slo.p95_tpot_ms), law, slo.confidence)
+
+
+def _target_s(milliseconds: float | None) -> float:
+    return math.inf if milliseconds is None else milliseconds / 1e3
+
+
+def with_latencies(predicted: Predicted, promised: Promised, *, ttft: Percentile, tpot: Percentile) -> Predicted:
+    """Return the figures with those of both times, from simulated percentiles.
+
+    What is promised, and the high ends of the bands, count from the upper ends of the simulation's intervals.
+    """
+    law, confidence = promised.law, promised.confidence
+    return replace(
+        predicted,
+        ttft_p95_s=law.ttft.median_s(ttft.value),
+        tpot_p95_s=law.tpot.median_s(tpot.value),
+        ttft_promised_s=law.ttft.promised_s(ttft.high, confidence),
+        tpot_promised_s=law.tpot.promised_s(tpot.high, confidence),
+        chance_ttft_missed=_chance(law.ttft, ttft, promised.ttft_s),
+        chance_tpot_missed=_chance(law.tpot, tpot, promised.tpot_s),
+        bands={
+            **predicted.bands,
+            "ttft_p95_s": _band(law.ttft, ttft, law.basis),
+            "tpot_p95_s": _band(law.tpot, tpot, law.basis),
+        },
+    )
+
+
+def _chance(law: LatencyLaw, simulated: Percentile, target_s: float) -> float | None:
+    return None if target_s == math.inf else law.chance_above(simulated.value, target_s)
+
+
+def _band(law: LatencyLaw, simulated: Percentile, basis: str) -> Band:
+    """Where nine of ten measured figures fall, from both ends of the simulation's interval."""
+    low = law.promised_s(max(0.0, simulated.low), LOW)
+    return Band(low, law.promised_s(simulated.high, HIGH), f"{basis}; 90% confidence interval of the simulation")
