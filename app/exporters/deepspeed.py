@@ -9,6 +9,7 @@ import json
 
 from meshwright.app.exporters.command import Words, command_text, devices_per_node, flag
 from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.implemented import not_as_stated
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.offload import Tier
@@ -45,7 +46,11 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         version=VERSION,
         command=command_text(parts=_launch_words(request, plan.devices)),
         files={CONFIG: json.dumps(config, indent=2) + "\n"},
-        inexpressible=(*recompute_differs(plan), *_inexpressible(plan, request)),
+        inexpressible=(
+            *recompute_differs(plan),
+            *_inexpressible(plan, request),
+            *not_as_stated(workload, Launcher.DEEPSPEED, said=(), instead="the script decides, and is taken to run"),
+        ),
         assumptions=_assumptions(plan, request),
     )
 

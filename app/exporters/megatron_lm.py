@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from meshwright.app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
 from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.implemented import megatron_dropout, megatron_lost, megatron_words
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.app.exporters.mixture import LatentShape, MixtureShape
 from meshwright.app.exporters.parts import chunks_a_rank, model_parts
@@ -42,7 +43,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     parts = [
         *torchrun(request, plan.devices),
         ("pretrain_gpt.py",),
-        *_model_words(shape, workload.seq_len),
+        *_model_words(shape, workload),
         *_latent_words(shape.latent),
         *_mixture_words(shape.mixture, plan, workload.dispatch),
         *_vocabulary_words(shape.vocab, plan.axes.tp),
@@ -52,13 +53,18 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         *_state_words(plan, workload),
         *_offload_words(plan, workload),
         *_optimizer_words(plan, workload),
+        *megatron_words(plan, workload, has_experts=shape.mixture is not None),
     ]
     serial = (plan.axes.tp > 1 or plan.axes.cp > 1) and zero_stage < 2
     return Export(
         launcher=Launcher.MEGATRON_LM,
         version=VERSION,
         command=command_text(environment=(_SERIAL_LAUNCHES,) if serial else (), parts=parts),
-        inexpressible=(*recompute_differs(plan), *_inexpressible(shape, plan, workload)),
+        inexpressible=(
+            *recompute_differs(plan),
+            *_inexpressible(shape, plan, workload),
+            *megatron_lost(plan, workload, has_experts=shape.mixture is not None),
+        ),
         assumptions=_assumptions(shape, plan, request),
     )
 
@@ -74,7 +80,8 @@ def pipeline_layout(layers: tuple[int, ...]) -> str:
     return f"E{'|'.join(stages)}L"
 
 
-def _model_words(shape: DecoderShape, seq_len: int) -> list[Words]:
+def _model_words(shape: DecoderShape, workload: TrainingWorkload) -> list[Words]:
+    seq_len = workload.seq_len
     words = [
         flag("num-layers", shape.layers),
         flag("hidden-size", shape.hidden),
@@ -100,8 +107,7 @@ def _model_words(shape: DecoderShape, seq_len: int) -> list[Words]:
         words.append(flag("untie-embeddings-and-output-weights"))
     if shape.window is not None:
         words.append(flag("window-size", f"{shape.window - 1},0"))
-    # The cost model counts no dropout masks.
-    return [*words, (*flag("attention-dropout", 0), *flag("hidden-dropout", 0))]
+    return [*words, megatron_dropout(workload)]
 
 
 def _latent_words(latent: LatentShape | None) -> list[Words]:

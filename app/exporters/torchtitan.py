@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from meshwright.app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
 from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.implemented import torchtitan_compiles, torchtitan_graphs, torchtitan_lost
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.app.exporters.parts import model_parts
 from meshwright.app.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
@@ -97,7 +98,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         *_parallelism_words(plan),
         *_pipeline_words(plan, request),
         *_precision_words(workload),
-        *_compile_words(plan),
+        *_compile_words(plan, workload),
         # Subcommands come last.
         (f"activation-checkpoint:{recompute_mode(plan).value}",),
     ]
@@ -106,12 +107,13 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         version=VERSION,
         command=command_text(environment=(("PYTHONPATH", "."),) if own_module else (), parts=parts),
         files={f"{PLAN_MODULE}.py": _PLAN_405B} if own_module else {},
-        inexpressible=(*recompute_differs(plan), *_inexpressible(plan, workload)),
+        inexpressible=(*recompute_differs(plan), *_inexpressible(plan, workload), *torchtitan_lost(plan, workload)),
         assumptions=(
             *node_assumptions(request, plan.devices),
             "tokenizer files lie where the configuration looks for them (hf_assets_path); dataset, learning rate and steps are "
             "the configuration's",
             *_master_weights(workload),
+            *torchtitan_graphs(plan, workload),
         ),
     )
 
@@ -204,10 +206,10 @@ def _pipeline_words(plan: PipelinePlan, request: TrainingRequest) -> list[Words]
     ]
 
 
-def _compile_words(plan: PipelinePlan) -> list[Words]:
+def _compile_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     """Chunked products are what its compiler makes of layers, with which it compiles the loss."""
     if plan.tp_overlap is TpOverlap.EXPOSED:
-        return []
+        return [flag("compile.enable")] if torchtitan_compiles(workload) else []
     return [(*flag("compile.enable"), *flag("compile.enable_async_tensor_parallel"))]
 
 
