@@ -16,7 +16,7 @@ from meshwright.app.quoting import markdown_text
 from meshwright.app.text.figures import counted, percent
 from meshwright.app.validation.scores import Errors
 from meshwright.app.validation.serving.calibration import CrossValidation, LeftOut, calibrate, figures
-from meshwright.app.validation.serving.deployment import Drafts
+from meshwright.app.validation.serving.drafts import Drafts
 from meshwright.app.validation.serving.figures import Figures
 from meshwright.app.validation.serving.markdown import constants_table
 from meshwright.app.validation.serving.regimes import Regime, ServingLoad, regime, without_copies

@@ -10,7 +10,8 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from meshwright.app.validation.serving.deployment import SCHEDULING, Deployment, Drafts, deployment
+from meshwright.app.validation.serving.deployment import SCHEDULING, Deployment, deployment
+from meshwright.app.validation.serving.drafts import Drafts
 from meshwright.app.validation.serving.figures import Figures
 from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.replay import EngineConstants, default_constants, replay

@@ -8,18 +8,19 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from meshwright.app.validation.serving.checkpoints import OWN_PRECISION
 from meshwright.app.validation.serving.degrees import Workers, workers_of
-from meshwright.app.validation.serving.named_models import named_model
+from meshwright.app.validation.serving.drafts import Drafts, drafted, stated_drafts
+from meshwright.app.validation.serving.named_models import graph_of, named_model
 from meshwright.app.validation.serving.recipes import EngineName, Load, Source, held_steps, joined_steps, kv_dtype, step_tokens
 from meshwright.app.validation.serving.rows import ServingRun
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.app.ways_in.hardware_names import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
+from meshwright.costmodels.serving.speculation import Speculation
 from meshwright.costmodels.units import DType
 
 MAX_LOAD = "max_load(all queued)"
@@ -63,17 +64,9 @@ ADMISSION = {
 }
 
 
-class Drafts(StrEnum):
-    """The drafting of tokens: none, as the row states, or left open."""
-
-    NONE = "none"
-    STATED = "stated"
-    UNKNOWN = "unknown"
-
-
-WITH_DRAFT_LAYERS = ("deepseek-v3", "glm-5", "qwen3.5-397b-a17b")
-"""Models whose checkpoints have layers that draft (num_nextn_predict_layers, mtp_num_hidden_layers in their configs): where a
-row does not say whether they ran, it is not known. Others are not drafted for unless a row says so."""
+def admission(engine: EngineName, drafts: Speculation | None) -> Admission:
+    """Return how an engine lets requests in. Rounds that give several tokens are simulated with room that is reserved only."""
+    return ADMISSION[engine] if drafts is None else Admission.RESERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,8 @@ class Deployment:
     """A row as the cost models take it. ``prefill`` is None where one worker does both phases; ``clients`` send a request
     as soon as their last is answered, None under full load; lengths are uniform from ``shortest`` of the nominal ones.
     ``step_tokens`` limit a step, ``held_steps`` is how many decode steps a new request is held back for on average,
-    ``joined_steps`` for how many at most until every attention group has a prompt. ``source`` is who ran it. ``config`` is the
+    ``joined_steps`` for how many at most until every attention group has a prompt. ``source`` is who ran it, ``drafted`` are
+    the drafts that it may have had, each with its weight. ``config`` is the
     file of a model that is not the catalogue's."""
 
     model: str
@@ -100,6 +94,7 @@ class Deployment:
     joined_steps: int
     source: Source
     drafts: Drafts
+    drafted: tuple[tuple[float, Speculation], ...] = ()
     config: str = ""
 
     @property
@@ -119,6 +114,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         raise NotPredictedError("the row does not state its lengths")
     engine, precision = _engine(run), _precision(run, name)
     source = _source(run)
+    drafts = stated_drafts(run.speculation, name)
     prefill, decode = workers_of(run, degrees_multiplied=source is Source.INFERENCEX)
     load = Load(
         source=source,
@@ -148,17 +144,10 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         held_steps=held_steps(load) if prefill is None else 0.0,
         joined_steps=joined_steps(load) if prefill is None else 0,
         source=source,
-        drafts=_drafts(run.speculation, name),
+        drafts=drafts,
+        drafted=() if drafts is not Drafts.STATED else drafted(run, load, decode, graph_of(name, config)),
         config=config,
     )
-
-
-def _drafts(said: str, model: str) -> Drafts:
-    if said in ("none", "off"):
-        return Drafts.NONE
-    if said in ("", "ambiguous", "unknown"):
-        return Drafts.UNKNOWN if model in WITH_DRAFT_LAYERS else Drafts.NONE
-    return Drafts.STATED
 
 
 def _node(gpu: str) -> str:

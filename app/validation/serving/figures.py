@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -40,6 +41,17 @@ class Figures:
         """The same with every first token later by so many milliseconds."""
         moved = {name: value + more_ms for name in _TTFT if (value := getattr(self, name)) is not None}
         return replace(self, **moved)
+
+
+def expected_figures(found: Sequence[tuple[float, Figures]]) -> Figures:
+    """The mean of figures that are each as likely as their weight says; None where one has none."""
+    total = sum(weight for weight, _ in found)
+
+    def mean(name: str) -> float | None:
+        values = [(weight, getattr(figures, name)) for weight, figures in found]
+        return None if any(value is None for _, value in values) else sum(w * v for w, v in values) / total
+
+    return Figures(**{each.name: mean(each.name) for each in fields(Figures)})  # type: ignore[arg-type]
 
 
 _TTFT = ("ttft_mean_ms", "ttft_median_ms", "ttft_p95_ms", "ttft_p99_ms")

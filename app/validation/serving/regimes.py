@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshwright.app.validation.serving.deployment import Deployment, Drafts
+from meshwright.app.validation.serving.deployment import Deployment
+from meshwright.app.validation.serving.drafts import Drafts
 from meshwright.app.validation.serving.rows import AGGREGATED, MeasuredPoint, ServingRun
 
 FEW_CLIENTS, SOME_CLIENTS = 8, 64

@@ -17,8 +17,9 @@ from meshwright.app.validation.serving.deployment import (
     REQUESTS_PER_CLIENT,
     SCHEDULING,
     Deployment,
+    admission,
 )
-from meshwright.app.validation.serving.figures import Figures, figures_of
+from meshwright.app.validation.serving.figures import Figures, expected_figures, figures_of
 from meshwright.app.validation.serving.named_models import graph_of
 from meshwright.app.validation.serving.recipes import DEFAULT_STEP_TOKENS, EngineName
 from meshwright.app.validation.serving.replay_pools import run_pools
@@ -43,6 +44,7 @@ from meshwright.costmodels.queueing.simulation.replica import (
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
 from meshwright.costmodels.serving.latent_attention import latent_cache
+from meshwright.costmodels.serving.speculation import Speculation, drawn_rounds
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
@@ -90,11 +92,18 @@ def default_constants(engine: EngineName) -> EngineConstants:
 
 
 def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
-    """The figures of the clients' closed loop; raises NotPredictedError where the models have no answer."""
+    """The figures of the clients' closed loop, the mean over the drafts that it may have had; raises NotPredictedError where
+    the models have no answer."""
+    if not deployed.drafted:
+        return _replayed(deployed, constants, None)
+    return expected_figures([(weight, _replayed(deployed, constants, each)) for weight, each in deployed.drafted])
+
+
+def _replayed(deployed: Deployment, constants: EngineConstants, drafts: Speculation | None) -> Figures:
     try:
         if deployed.prefill is not None:
-            return _pooled(deployed, constants)
-        result, alike = _aggregated(deployed, constants)
+            return _pooled(deployed, constants, drafts)
+        result, alike = _aggregated(deployed, constants, drafts)
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
         raise NotPredictedError(f"{error.problem}{given}") from error
@@ -104,7 +113,7 @@ def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
     return figures_of(result, outside_s=outside_s, output_tokens_per_s=alike * tokens / result.duration_s)
 
 
-def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[SimulationResult, int]:
+def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Speculation | None) -> tuple[SimulationResult, int]:
     """Clients are shared evenly by replicas, and those of one dealt out to its attention groups; one replica is simulated, of
     a pipeline one group. Also how many it stands for."""
     workers = deployed.decode
@@ -117,7 +126,9 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
     if constants.scheduling is not Scheduling.CHUNKED_PREFILL and whole + sequences > step_tokens:
         step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
     formats = (deployed.precision, deployed.kv_dtype)
-    engine = _engine(_Server(deployed.model, deployed.config, deployed.node, workers, deployed.engine, *formats, step_tokens))
+    engine = _engine(
+        _Server(deployed.model, deployed.config, deployed.node, workers, deployed.engine, *formats, step_tokens, drafts)
+    )
     kv_tokens = _kv_tokens(engine, deployed.engine, step_tokens=step_tokens, sequences=sequences)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
@@ -132,8 +143,9 @@ def _aggregated(deployed: Deployment, constants: EngineConstants) -> tuple[Simul
             sequences = min(clients, MAX_LOAD_SEQUENCES)
     if deployed.clients is not None:
         count = clients * REQUESTS_PER_CLIENT
-    limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, ADMISSION[deployed.engine])
-    stream = _stream(deployed, count)
+    sequences = min(sequences, step_tokens // engine.query_tokens)
+    limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, admission(deployed.engine, drafts))
+    stream = _stream(deployed, count, drafts)
     run = simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=constants.turnaround_s, window=_EVERYTHING)
     return run, alike
 
@@ -149,20 +161,20 @@ def _kv_tokens(engine: Engine, name: EngineName, *, step_tokens: int, sequences:
     return engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
 
 
-def _pooled(deployed: Deployment, constants: EngineConstants) -> Figures:
+def _pooled(deployed: Deployment, constants: EngineConstants, drafts: Speculation | None) -> Figures:
     """Figures of prefill and decode pools."""
     assert deployed.prefill is not None
     formats = (deployed.precision, deployed.kv_dtype)
-    prefill, decode = (
-        _engine(
-            _Server(deployed.model, deployed.config, deployed.node, workers, deployed.engine, *formats, DEFAULT_STEP_TOKENS)
-        )
-        for workers in (replace(deployed.prefill, count=1), replace(deployed.decode, count=1))
+    server = _Server(
+        deployed.model, deployed.config, deployed.node, deployed.prefill, deployed.engine, *formats, DEFAULT_STEP_TOKENS
     )
+    # Counts do not matter to one worker's times: workers alike share them.
+    prefill = _engine(replace(server, workers=replace(deployed.prefill, count=1)))
+    decode = _engine(replace(server, workers=replace(deployed.decode, count=1), drafts=drafts))
     profile = PROFILES[deployed.engine]
     result = run_pools(
         deployed,
-        _stream(deployed, (deployed.clients or 1) * REQUESTS_PER_CLIENT),
+        _stream(deployed, (deployed.clients or 1) * REQUESTS_PER_CLIENT, drafts),
         engines=(prefill, decode),
         # A decode worker takes a request with its keys and values: no prompt is computed, and its steps stay in CUDA graphs.
         times=(
@@ -186,11 +198,12 @@ def _with_host_time(engine: Engine, constants: EngineConstants, profile: EngineP
     return replace(times, own=own) if isinstance(times, GroupTimes) else own
 
 
-def _stream(deployed: Deployment, count: int) -> RequestStream:
+def _stream(deployed: Deployment, count: int, drafts: Speculation | None) -> RequestStream:
     uniform = np.random.Generator(np.random.PCG64(_SEED)).uniform(deployed.shortest, 1.0, (2, count))
     nominal = (deployed.prompt_tokens, deployed.output_tokens)
     prompts, outputs = (np.maximum(1, np.rint(share * n)).astype(np.int64) for share, n in zip(uniform, nominal, strict=True))
-    return RequestStream(np.zeros(count), prompts, outputs)
+    rounds = None if drafts is None else drawn_rounds(outputs - 1, drafts, seed=_SEED)
+    return RequestStream(np.zeros(count), prompts, outputs, rounds=rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +218,7 @@ class _Server:
     precision: DType
     kv_dtype: DType
     step_tokens: int
+    drafts: Speculation | None = None
 
 
 @cache
@@ -232,6 +246,7 @@ def _engine(server: _Server) -> Engine:
         kv_dtype=server.kv_dtype,
         weights=weights,
         quantised=quantised,
+        speculation=server.drafts,
     )
     builder = EngineBuilder(
         ServingRequest(graph, cluster, workload),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.app.validation.serving.degrees import Workers
-from meshwright.app.validation.serving.deployment import ADMISSION, MAX_LOAD_SEQUENCES, REQUESTS_PER_CLIENT, Deployment
+from meshwright.app.validation.serving.deployment import MAX_LOAD_SEQUENCES, REQUESTS_PER_CLIENT, Deployment, admission
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
@@ -54,7 +54,8 @@ def _run(
 ) -> tuple[SimulationResult, FloatArray]:
     """A run under given arrivals, and when each of those requests was answered."""
     order = np.argsort(arrival_s, axis=None, kind="stable")
-    stream = RequestStream(arrival_s.ravel()[order], lengths.prompt_tokens[order], lengths.output_tokens[order])
+    rounds = None if lengths.rounds is None else lengths.rounds[order]
+    stream = RequestStream(arrival_s.ravel()[order], lengths.prompt_tokens[order], lengths.output_tokens[order], rounds=rounds)
     prefilled = simulate_prefill(pools[0], transfer, stream, seed=0)
     result = simulate_decode(pools[1], prefilled, stream, seed=0, window=Window(warm_up=0.0, cool_down=0.0)).whole
     last_s = np.empty(arrival_s.size)
@@ -71,7 +72,9 @@ def _pool(deployed: Deployment, engine: Engine, times: StepTimes | GroupTimes, w
     if kv_tokens < deployed.prompt_tokens + deployed.output_tokens:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
     # Phases do not disturb one another, so how a step mixes them does not matter; chunks let long prompts in.
-    limits = BatchLimits(sequences, step_tokens, kv_tokens, Scheduling.CHUNKED_PREFILL, ADMISSION[deployed.engine])
+    sequences = min(sequences, step_tokens // engine.query_tokens)
+    lets_in = admission(deployed.engine, engine.speculation)
+    limits = BatchLimits(sequences, step_tokens, kv_tokens, Scheduling.CHUNKED_PREFILL, lets_in)
     return Pool(times, limits, alike)
 
 

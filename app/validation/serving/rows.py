@@ -42,6 +42,8 @@ OPTIONAL_COLUMNS = (
     "ttft_p99_ms",
     "tpot_p99_ms",
     "speculation",
+    "draft_tokens",
+    "acceptance",
     *(f"{phase}_{column}" for phase in ("prefill", "decode") for column in WORKER_COLUMNS),
 )
 """Columns that a table may have besides. Any other is listed as ignored."""
@@ -90,6 +92,8 @@ class ServingRun:
     concurrency: str
     note: str
     speculation: str = ""
+    draft_tokens: int | None = None
+    acceptance: float | None = None
     prefill: PhaseCells | None = None
     decode: PhaseCells | None = None
 
@@ -157,6 +161,8 @@ def _point(cells: Cells) -> MeasuredPoint:
         concurrency=cells.text("concurrency"),
         note=cells.text("note"),
         speculation=cells.text("speculation"),
+        draft_tokens=cells.size("draft_tokens"),
+        acceptance=_share(cells, "acceptance"),
         prefill=_phase(cells, "prefill"),
         decode=_phase(cells, "decode"),
     )
@@ -176,6 +182,12 @@ def _phase(cells: Cells, phase: str) -> PhaseCells | None:
     workers, tp, ep = (cells.count(f"{phase}_{column}") for column in ("workers", "tp", "ep"))
     apart = cells.count(f"{phase}_dp_attn")
     return PhaseCells(workers, tp, max(1, ep or 1), bool(apart)) if workers and tp else None
+
+
+def _share(cells: Cells, column: str) -> float | None:
+    """A number from 0 to 1, or None for an empty cell."""
+    value = cells.number(column)
+    return value if value is None or value <= 1.0 else cells.refuse(column, "a number above 0 and up to 1, or nothing")
 
 
 def _statistic(text: str) -> Statistic | None:

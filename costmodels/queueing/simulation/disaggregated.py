@@ -118,6 +118,7 @@ def simulate_decode(
             stream.prompt_tokens[members],
             stream.output_tokens[members],
             stream.prompt_tokens[members] - 1,
+            None if stream.rounds is None else stream.rounds[members],
         )
         result = simulate(pool.times, part, pool.limits, window=_EVERYTHING)
         first_s[members], last_s[members] = result.requests.first_s, result.requests.last_s

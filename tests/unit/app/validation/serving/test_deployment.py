@@ -9,7 +9,8 @@ import pytest
 
 from meshwright.app.catalog import model_document
 from meshwright.app.validation.serving.degrees import Workers
-from meshwright.app.validation.serving.deployment import Drafts, deployment
+from meshwright.app.validation.serving.deployment import deployment
+from meshwright.app.validation.serving.drafts import Drafts
 from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.replay import default_constants, replay
 from meshwright.app.validation.unpredicted import NotPredictedError

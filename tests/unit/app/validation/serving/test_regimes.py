@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.app.validation.serving.deployment import Drafts, deployment
+from meshwright.app.validation.serving.deployment import deployment
+from meshwright.app.validation.serving.drafts import Drafts
 from meshwright.app.validation.serving.regimes import Regime, ServingLoad, regime, without_copies
 from meshwright.app.validation.serving.rows import Statistic
 from tests.unit.app.validation.serving.tables import point, points
