@@ -64,6 +64,8 @@ class Settings:
     takeover_after_s    how long a running job gives no sign of life before another worker takes it
     tenant_weights      how many tenants each of these counts as when workers take turns; of others 1
     drain_s             time that running jobs have to finish when a worker is told to stop
+    keep_jobs_days      days for which finished jobs, re-plans and idempotency keys are kept
+    keep_audit_days     days for which entries of the audit log are
     log_level, log_format   of the lines on stderr
     auth                whether callers must show an API key or token; off only on a loopback address
     max_requests_per_s  of one caller in the long run; twice as many at once
@@ -90,6 +92,8 @@ class Settings:
     takeover_after_s: int = 15
     tenant_weights: tuple[tuple[str, int], ...] = ()
     drain_s: int = 30
+    keep_jobs_days: int = 90
+    keep_audit_days: int = 400
     log_level: LogLevel = LogLevel.WARNING
     log_format: LogFormat = LogFormat.TEXT
     auth: Auth = Auth.REQUIRED
@@ -118,6 +122,8 @@ VARIABLES = {
     "MESHWRIGHT_TAKEOVER_AFTER_S": "takeover_after_s",
     "MESHWRIGHT_TENANT_WEIGHTS": "tenant_weights",
     "MESHWRIGHT_DRAIN_S": "drain_s",
+    "MESHWRIGHT_KEEP_JOBS_DAYS": "keep_jobs_days",
+    "MESHWRIGHT_KEEP_AUDIT_DAYS": "keep_audit_days",
     "MESHWRIGHT_LOG_LEVEL": "log_level",
     "MESHWRIGHT_LOG_FORMAT": "log_format",
     "MESHWRIGHT_AUTH": "auth",

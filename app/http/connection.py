@@ -23,6 +23,9 @@ MAX_HEAD_BYTES = 32 * 1024
 """Address and headers of a request together: four times what browsers and proxies send at most (nginx: 8 KiB a line)."""
 HEAD_S = 10.0
 """The longest time from the first byte of a request, or the start of a connection, to the end of the headers."""
+TURN_BYTES = 64 * 1024
+"""A connection that brought so many bytes waits until the others have had their turn. libuv reads one that has more to give up
+to 32 times in a row, 8 MB: of 200 bodies at once that is a gigabyte before anybody else is heard."""
 REFUSALS_BETWEEN_LINES = 100
 """One line of the log stands for so many refused connections of a peer."""
 
@@ -54,6 +57,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._head_bytes: int | None = 0
         self._late: asyncio.TimerHandle | None = None
         self._is_refused = False
+        self._turn_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection and wait for a request, or close it at once."""
@@ -79,13 +83,25 @@ class BoundedConnection(HttpToolsProtocol):
         """Parse what came, unless the head is too large by now."""
         if self._is_refused:
             return
-        if self._head_bytes is None:
-            super().data_received(data)
-            return
-        self._head_bytes += len(data)
+        if self._head_bytes is not None:
+            self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes is not None and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HEAD_TOO_LARGE, f"a request's address and headers may have {MAX_HEAD_BYTES} bytes together")
+        self._take_turns(len(data))
+
+    def _take_turns(self, n_bytes: int) -> None:
+        """Let the other connections come first once this one has brought much."""
+        self._turn_bytes += n_bytes
+        # One whose body nobody reads yet is paused already, by uvicorn's own flow control.
+        if self._turn_bytes >= TURN_BYTES and not self.flow.read_paused and not self.transport.is_closing():
+            self._turn_bytes = 0
+            self.transport.pause_reading()
+            self.loop.call_soon(self._have_turn)
+
+    def _have_turn(self) -> None:
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def on_message_begin(self) -> None:
         """Start to count the head of a request."""

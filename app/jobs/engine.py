@@ -111,6 +111,10 @@ class QueueClient:
         """Take workflows out of the queue."""
         self._client.cancel_workflows(list(workflows))
 
+    def forget(self, workflows: Sequence[str]) -> None:
+        """Delete workflows that are over."""
+        self._client.delete_workflows(list(workflows))
+
     def close(self) -> None:
         """Close the connections."""
         self._client.destroy()

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and who was refused. Rows are only ever added."""
+"""The audit log: who changed what, and who was refused. Rows are only ever added here."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -22,6 +23,7 @@ from meshwright.app.replans.webhook import WebhookSender, webhook_settings
 from meshwright.app.settings import Settings
 from meshwright.app.solving import Solver
 from meshwright.app.version import installed_version
+from meshwright.app.worker.retention import LOOK_S, Retention
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,12 @@ class Worker:
         )
         self._webhooks = WebhookSender(engine, webhook_settings(settings))
         self._reaper = Reaper(engine, self._queue, silent_s=settings.takeover_after_s)
+        retention = Retention(
+            engine,
+            self._queue,
+            keep_jobs=timedelta(days=settings.keep_jobs_days),
+            keep_audit=timedelta(days=settings.keep_audit_days),
+        )
         self._consumer = QueueConsumer(settings.database_url, name=self.name, slots=settings.max_solves, run_job=self._run)
         self._running: set[str] = set()
         self._lock = threading.Lock()
@@ -56,6 +64,7 @@ class Worker:
             threading.Thread(
                 target=self._regularly, args=(settings.takeover_after_s / 3, self._reaper), name="reaper", daemon=True
             ),
+            threading.Thread(target=self._regularly, args=(LOOK_S, retention), name="retention", daemon=True),
             threading.Thread(target=self._regularly, args=(WEBHOOK_LOOK_S, self._webhooks), name="webhooks", daemon=True),
         ]
 

@@ -34,7 +34,7 @@ audit = Table(
     Index("ix_audit_tenant_id", "tenant", "id"),
     sqlite_autoincrement=True,
 )
-"""Who changed what, and who was refused; rows are only ever added."""
+"""Who changed what, and who was refused; rows are only ever added, and deleted once they are old (`app.worker.retention`)."""
 
 webhook_secrets = Table(
     "webhook_secrets",
