@@ -12,10 +12,15 @@ from benchmarks.gpu_truth.cases import Cases, Decoder, ServingPoint, TrainingCas
 from benchmarks.gpu_truth.isolated import Tell
 from benchmarks.gpu_truth.machine import CPU, Machine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.latency_law import OUTSIDE_S
 from meshwright.costmodels.units import DType
 
 MEASURED, CATALOGUE = "measured", "catalogue"
 """Predictions with the calibration that was just measured, and with what Meshwright ships for the device."""
+
+ENGINE = ServingEngine.SGLANG
+"""The engine of serving requests: its host's work hides under the device's, as that of a loop of CUDA graphs does."""
 
 PROFILES = {"eager": "torchtitan-0.3", "compiled": "torchtitan-0.3-compiled"}
 
@@ -66,7 +71,7 @@ def training_document(
 def serving_document(
     decoder: Decoder, point: ServingPoint, cluster: Any, precision: str, *, calibration: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The request of a closed loop; of SGLang's engine, whose host's work hides under the device's as graphs' does."""
+    """The request of a closed loop."""
     return {
         "schema": "meshwright.request/1",
         "model": decoder.model("served").source,
@@ -79,7 +84,7 @@ def serving_document(
             "precision": precision,
         },
         "objective": "devices",
-        "search": {"engine": "sglang", "tp": [1], "pp": [1]},
+        "search": {"engine": ENGINE.value, "tp": [1], "pp": [1]},
         "calibrations": [] if calibration is None else [calibration],
     }
 
@@ -169,7 +174,9 @@ def _serving(request: dict[str, Any], point: ServingPoint, template: dict[str, A
     plan = meshwright.predict(request, template | {"serving": template["serving"] | limits})
     predicted, memory = plan.document["predicted"], plan.document["stages"][0]["memory"]
     return {
-        "ttft_s": predicted["ttft_p95_s"],
+        # No server stands before this loop: no front end, no tokenizer, no queue of messages.
+        "ttft_s": predicted["ttft_p95_s"] - OUTSIDE_S[ENGINE],
+        "outside_s": OUTSIDE_S[ENGINE],
         "tpot_s": predicted["tpot_p95_s"],
         "weights_bytes": memory["weights_bytes"],
         "transient_bytes": memory["transient_bytes"],

@@ -89,6 +89,8 @@ def test_all_points_are_predicted_for_a_device_of_the_catalogue(tmp_path: Path) 
         assert 0 < answer["allocator_bytes"] < answer["peak_memory_bytes"] < 24e9
     times = [answer["tpot_s"] for answer in answers["serving"].values()]
     assert times == sorted(times)
+    # One prompt of 2,048 tokens: 15 TFLOP, with nothing of a server around it.
+    assert 15e12 / 989e12 < answers["serving"]["1 x 2048 in, 32 out"]["ttft_s"] < 3 * 15e12 / 989e12
 
 
 @pytest.mark.parametrize(
