@@ -1,6 +1,7 @@
 """The survey's published plans (section 6, Tables 10, 11, 13 and 14), each as a request and a plan for `meshwright predict`.
 
-They ran on 8 Ascend 910B, 1,024 sequences of 4,096 tokens in micro-batches of one. Its step times are in survey_steps.csv. What the tables do not say comes from the mapping of sources.
+They ran on 8 Ascend 910B, 1,024 sequences of 4,096 tokens in micro-batches of one; survey_steps.csv has their step times. What
+the tables do not say comes from the mapping of sources.
 """
 
 from __future__ import annotations
