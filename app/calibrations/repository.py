@@ -18,7 +18,7 @@ from meshwright.app.db.tables.calibrations import calibrations, plan_calibration
 from meshwright.app.db.tables.metadata import DEFAULT_TENANT
 from meshwright.app.db.tables.plans import plans
 from meshwright.app.measuring.documents import calibration_name
-from meshwright.costmodels.calibration.calibration import calibration_key
+from meshwright.costmodels.calibration.calibration import calibration_key, is_measured
 from meshwright.costmodels.calibration.from_runs import is_run_key
 
 # Any number that other programs on the same PostgreSQL will hardly take; derived from "meshcali".
@@ -154,9 +154,11 @@ class CalibrationRepository:
 
 
 def note_calibrations(connection: Connection, *, plan: str, request: str, tenant: str) -> None:
-    """Note what a plan that is being stored rests on: the calibrations that its request's devices name."""
+    """Note what a plan that is being stored rests on: the calibrations that its request's devices and networks name."""
     document = json.loads(request)
-    names = {group["node"]["device"]["calibration"] for group in document.get("cluster", {}).get("groups", ())}
+    nodes = [group["node"] for group in document.get("cluster", {}).get("groups", ())]
+    names = {node["device"]["calibration"] for node in nodes}
+    names |= {node["network"] for node in nodes if is_measured(node.get("network", ""))}
     # A plan that was made before any run rests on what is shipped: nothing learned, under the bare key.
     names |= {_run_calibration_of(document)} - {""}
     for key, name in sorted({calibration_key(name): name for name in sorted(names)}.items()):

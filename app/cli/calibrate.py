@@ -10,7 +10,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, group_of, output_file
+from meshwright.app.cli.options import AsJson, group_of, input_file, output_file
 
 calibrate = group_of("calibrate", purpose="Measure devices, fit calibrations, keep and compare them.")
 
@@ -101,6 +101,37 @@ def fit(
 
     options = FitOptions(node, cores, folds, not no_store, Output.JSON if as_json else Output.PAGE)
     return run_fit(files, device or [], options, environment_settings())
+
+
+@calibrate.command("fabric")
+@exits
+def fabric(
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            parser=output_file,
+            help="Write the script that measures the network to this file.",
+        ),
+    ] = None,
+    measurements: Annotated[
+        Path | None, typer.Option("--import", metavar="FILE", parser=input_file, help="Fit what the script has measured.")
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", metavar="CLUSTER", help="What was measured: a registered cluster, or one in words."),
+    ] = None,
+    no_store: NoStore = False,
+    as_json: AsJson = False,
+) -> int:
+    """Measure the network between nodes: write the script for torchrun, then fit and keep its measurements."""
+    from meshwright.app.cli.commands.calibrating_fabric import FabricCommand, run_fabric
+    from meshwright.app.cli.commands.planning import Output
+
+    command = FabricCommand(script, measurements, cluster, not no_store, Output.JSON if as_json else Output.PAGE)
+    return run_fabric(command, environment_settings())
 
 
 @calibrate.command("list")

@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import is_run_key
+from meshwright.costmodels.calibration.networks import is_fabric_key
 
 SMALLEST_CHANGE = 1e-3
 """Relative change of a constant that is worth a line: documents keep four or five digits."""
@@ -69,6 +70,9 @@ def _changes(old: Values, new: Values, *, smallest: float) -> Iterator[Change]:
 def _provenance(document: Mapping[str, Any]) -> dict[str, float | str]:
     if is_run_key(document["key"]):
         return {"key": document["key"], "samples.digest": document["samples"]["digest"], **document["provenance"]}
+    if is_fabric_key(document["key"]):
+        rates = {f"line_rates.{name}": float(rate) for name, rate in document["line_rates"].items()}
+        return {"key": document["key"], "samples.digest": document["samples"]["digest"], **rates, **document["provenance"]}
     samples, board = document["samples"], document["board"]
     flat: dict[str, float | str] = {"key": document["key"], "samples.digest": samples["digest"], "board": board["source"]}
     flat |= {f"samples.{kind}": float(rows) for kind, rows in samples["kinds"].items()}
@@ -85,6 +89,8 @@ def _constants(document: Mapping[str, Any]) -> dict[str, float | str]:
     flat: dict[str, float | str] = {}
     if is_run_key(document["key"]):
         return {**dict(_flat("time", document["time"])), "memory.runs": float(len(document["memory"]))}
+    if is_fabric_key(document["key"]):
+        return {"share": float(document["share"]), **dict(_flat("curves", document["curves"]))}
     for part in ("kernels", "collectives"):
         body = {name: value for name, value in document[part].items() if name not in ("provenance", "error", "key", "schema")}
         flat |= dict(_flat(part, body))

@@ -8,8 +8,9 @@ from typing import Any
 
 import rfc8785
 
-from meshwright.costmodels.calibration.calibration import SEPARATOR, Calibration
+from meshwright.costmodels.calibration.calibration import CALIBRATION_SCHEMA, SEPARATOR, Calibration
 from meshwright.costmodels.calibration.from_runs import RUN_CALIBRATION_SCHEMA, check_run_calibration
+from meshwright.costmodels.calibration.networks import FABRIC_SCHEMA, check_fabric_calibration
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.fitting.check import check_calibration
 
@@ -20,6 +21,8 @@ def read_calibration_document(document: object) -> Calibration:
         raise ClusterError("a calibration is a JSON object", given=type(document).__name__)
     if document.get("schema") == RUN_CALIBRATION_SCHEMA:
         check_run_calibration(document)
+    elif document.get("schema") == FABRIC_SCHEMA:
+        check_fabric_calibration(document)
     else:
         check_calibration(document)
     return Calibration(calibration_name(document), document)
@@ -27,8 +30,10 @@ def read_calibration_document(document: object) -> Calibration:
 
 def provenance_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the sources of a calibration's measurements, each with how many there are."""
-    provenance: Mapping[str, Any] = document["provenance" if document["schema"] == RUN_CALIBRATION_SCHEMA else "kernels"]
-    return provenance if document["schema"] == RUN_CALIBRATION_SCHEMA else provenance["provenance"]
+    provenance: Mapping[str, Any] = (
+        document["kernels"]["provenance"] if document["schema"] == CALIBRATION_SCHEMA else document["provenance"]
+    )
+    return provenance
 
 
 def calibration_name(document: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from meshwright.app.measuring.documents import read_calibration_document
 from meshwright.app.requests.limits import Entry, check_values
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
 from meshwright.costmodels.calibration.from_runs import is_run_key
+from meshwright.costmodels.calibration.networks import is_fabric_key, line_rates, measures
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -72,7 +73,7 @@ def with_calibrations(cluster: Cluster, calibrations: Sequence[Calibration]) -> 
     devices = [group.node.device for group in cluster.groups]
     keys = {calibration_key(device.calibration) for device in devices}
     for index, key in enumerate(names):
-        if key not in keys and not is_run_key(key):
+        if key not in keys and not is_run_key(key) and not is_fabric_key(key):
             raise _fault(index, "no device of the cluster has this calibration key", key, ", ".join(sorted(keys)))
     for index, device in enumerate(devices):
         if is_measured(device.calibration) and device.calibration not in names.values():
@@ -84,14 +85,43 @@ def with_calibrations(cluster: Cluster, calibrations: Sequence[Calibration]) -> 
                 "add it to 'calibrations'",
             )
             raise DocumentError("this request can't be used", (fault,))
+    network = _network(cluster, calibrations)
     if not names:
         return cluster
     groups = []
     for group in cluster.groups:
         device = group.node.device
         name = names.get(calibration_key(device.calibration), device.calibration)
-        groups.append(replace(group, node=replace(group.node, device=replace(device, calibration=name))))
+        node = replace(group.node, device=replace(device, calibration=name), network=network or group.node.network)
+        groups.append(replace(group, node=node))
     return replace(cluster, groups=tuple(groups))
+
+
+def _network(cluster: Cluster, calibrations: Sequence[Calibration]) -> str | None:
+    """The name of the measured fabric among calibrations; None where there is none. Raises DocumentError for two, for one of
+    other hardware, and for nodes that name one that is not given."""
+    measured = [index for index, each in enumerate(calibrations) if is_fabric_key(calibration_key(each.name))]
+    for index in measured[1:]:
+        raise _fault(index, "the network between nodes has a calibration already", calibrations[index].name, "one")
+    for index in measured:
+        given = calibrations[index]
+        if not measures(given.document, cluster):
+            allowed = (
+                f"one of {', '.join(f'{name} at {rate:.4g} bytes/s a device' for name, rate in line_rates(cluster).items())}"
+            )
+            raise _fault(index, "measured on nodes of another network", given.name, allowed)
+        return given.name
+    for index, group in enumerate(cluster.groups):
+        if is_measured(group.node.network):
+            fault = FieldError(
+                f"cluster.groups.{index}.node.network",
+                "this calibration is not given with the request",
+                short_text(group.node.network),
+                "a kind of network",
+                "add it to 'calibrations'",
+            )
+            raise DocumentError("this request can't be used", (fault,))
+    return None
 
 
 def _read(source: str | Mapping[str, Any], files: DocumentFiles, stored: StoredCalibrations, entry: Entry) -> Calibration:

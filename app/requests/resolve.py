@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from meshwright.app.catalog.huggingface_ids import catalogue_name_of, id_as_written
 from meshwright.app.documents.records import read_record, to_document
 from meshwright.app.errors import at_field
+from meshwright.app.measuring.fabric import fabric_key
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from meshwright.app.requests.document import (
     REGISTERED,
@@ -33,7 +34,8 @@ from meshwright.costmodels.calibration.borrowed import (
 )
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration
-from meshwright.costmodels.cluster.cluster import NEAREST, Cluster, NodeGroup, NodeType, part_of_node
+from meshwright.costmodels.calibration.networks import is_fabric_key, measures, network_calibration
+from meshwright.costmodels.cluster.cluster import NEAREST, UNSTATED_NETWORK, Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.problem.graph import ModelGraph
@@ -107,7 +109,8 @@ def resolve_request(
     calibrations = read_calibrations(source.calibrations, files, stored, entry)
     is_registered = isinstance(source.cluster, ClusterSource) and source.cluster.source() == REGISTERED
     if is_registered:
-        calibrations = _with_newest(cluster, calibrations, registry)
+        assert isinstance(source.cluster, ClusterSource)
+        calibrations = _with_newest(cluster, str(source.cluster.name), calibrations, registry)
     calibrations = with_runs(source, cluster, calibrations, registry, is_registered=is_registered)
     cluster = with_calibrations(cluster, calibrations)
     with _faults_at("cluster"):
@@ -147,6 +150,9 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.
             del group["node"]["devices_per_host"]
+        if group["node"].get("network") == UNSTATED_NETWORK:
+            # Requests from before kinds of networks keep theirs.
+            del group["node"]["network"]
     if given:
         whole["calibrations"] = [calibration["document"] for calibration in given]
     return {
@@ -267,14 +273,18 @@ def _cluster(source: ClusterSource | str, registry: Registry, entry: Entry) -> C
     )
 
 
-def _with_newest(cluster: Cluster, given: Sequence[Calibration], registry: Registry) -> tuple[Calibration, ...]:
-    """Return the given calibrations, and the newest calibration of each other device of a registered cluster, in order of
-    key."""
+def _with_newest(cluster: Cluster, name: str, given: Sequence[Calibration], registry: Registry) -> tuple[Calibration, ...]:
+    """Return the given calibrations, and the newest calibration of each other device of the cluster that is registered under a
+    name, and of its network if that was measured on such nodes, in order of key."""
     by_key = {calibration_key(calibration.name): calibration for calibration in given}
     for key in {calibration_key(group.node.device.calibration) for group in cluster.groups} - by_key.keys():
         newest = registry.newest_calibration(key)
         if newest is not None:
             by_key[key] = newest
+    if not any(is_fabric_key(key) for key in by_key):
+        fabric = registry.newest_calibration(fabric_key(name))
+        if fabric is not None and measures(fabric.document, cluster):
+            by_key[calibration_key(fabric.name)] = fabric
     return tuple(by_key[key] for key in sorted(by_key))
 
 
@@ -294,10 +304,13 @@ def _group(source: GroupSource, index: int) -> NodeGroup:
 
 
 def _check_calibrations(cluster: Cluster) -> None:
-    """Refuse devices that name a calibration which nobody ships; raises ClusterError."""
-    for name in {group.node.device.calibration for group in cluster.groups}:
+    """Refuse devices and networks that name a calibration which nobody ships; raises ClusterError."""
+    for name in sorted({group.node.device.calibration for group in cluster.groups}):
         if not is_measured(name):
             kernel_calibration(name)
+    for name in sorted({group.node.network for group in cluster.groups}):
+        if not is_measured(name):
+            network_calibration(name)
 
 
 def _calibrated(group: NodeGroup, entry: Entry) -> NodeGroup:

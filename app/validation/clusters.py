@@ -28,6 +28,17 @@ _NODE_OF_GPU: Mapping[str, str] = {
 }
 """Node type of each name that the table's GPUs have; other names are looked up in the hardware catalogue."""
 
+_KIND_OF_WORD: Mapping[str, str] = {
+    "ib": "infiniband",
+    "infiniband": "infiniband",
+    "roce": "roce",
+    "ethernet": "ethernet",
+    "efa": "efa",
+    "omni": "omni-path",
+    "slingshot": "slingshot",
+}
+"""Kind of network of each word that the table's speeds between nodes have."""
+
 LARGEST_HOST = 16
 """Devices of the largest host of the hardware catalogue: nodes with more are racks of hosts."""
 
@@ -95,7 +106,13 @@ def _node(gpu: str) -> NodeType:
 def _with_stated_speeds(run: Run, node: NodeType) -> NodeType:
     inter = _stated(run.inter_node_bandwidth, node.inter, devices=node.devices_per_node, column="inter_node_bw")
     intra = _stated(run.intra_node_bandwidth, node.intra, devices=1, column="intra_node_bw")
-    return replace(node, inter=inter, intra=intra)
+    return replace(node, inter=inter, intra=intra, network=_stated_kind(run.inter_node_bandwidth, otherwise=node.network))
+
+
+def _stated_kind(text: str, *, otherwise: str) -> str:
+    """The kind of network that the row states with its speed ("8x200 Gb/s HDR IB per node"), else the node type's."""
+    words = set(re.findall("[a-z]+", text.lower()))
+    return next((kind for word, kind in _KIND_OF_WORD.items() if word in words), otherwise)
 
 
 def _stated(text: str, link: Link, *, devices: int, column: str) -> Link:

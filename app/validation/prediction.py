@@ -21,7 +21,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.report.bands import step_time_bands, unmeasured_kernels
-from meshwright.solver.training.report.plan_report import decided_plan
+from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
+from meshwright.solver.training.report.plan_report import axes_of, decided_plan
 from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepTraits, step_traits
 from meshwright.solver.training.space.candidates import Candidate
 
@@ -77,7 +78,9 @@ def predict_run_with_band(run: Run, constants: Constants | None = None) -> Predi
     kinds = costed.costs.stage_kinds(decision.candidate)
     tables = costed.costs.stage_tables(decision.candidate, decision.sharding, kinds)
     breakdown = time_breakdown(decision, cost, tables)
-    traits = step_traits(costed.request.model, breakdown, [stage.time_s for stage in cost.stages])
+    wait_s = unmeasured_wait_s(costed.request.cluster, axes_of(decision.candidate.mesh), breakdown)
+    stage_times_s = [stage.time_s for stage in cost.stages]
+    traits = step_traits(costed.request.model, breakdown, stage_times_s, unmeasured_wait_s=wait_s)
     model = ASSUMED_FRAMEWORK if run.reading == UNKNOWN else KNOWN_FRAMEWORK
     figures = {"step_time_s": cost.step_time_s, "tokens_per_s": 1.0, "mfu": 1.0}
     band = step_time_bands(costed.request, traits, **figures, model=model)["step_time_s"]

@@ -35,6 +35,9 @@ NCCL_COMMUNICATOR_BYTES = 2 * 16 * 4 * 2**20
 """Send and receive buffers of NCCL's channels: 4 MiB each (NCCL_BUFFSIZE, NCCL user guide, environment variables), in 16
 channels, as it opens in a ring over NVLink on 8-GPU nodes (its INFO log on A100 and H100 hosts: 16 to 24)."""
 
+UNSTATED_NETWORK = "unstated"
+"""The network between nodes of which nothing but its speed is stated: its prior is that of networks of every kind."""
+
 NEAREST = "nearest"
 """The calibration of a device that names none: the nearest measured device's, which a request names in full when it is read."""
 
@@ -136,6 +139,7 @@ class NodeType:
     host_memory_bytes   memory of the host(s), for offload
     nvme     drives that state may lie on; None: there are none
     devices_per_host    devices of one host of a rack, which launchers start as a node each; None: the node is one host
+    network  calibration of ``inter``: a kind of network ("infiniband"), whose prior stands for it, or one that was measured
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -149,6 +153,7 @@ class NodeType:
     nvme: Nvme | None = None
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     devices_per_host: PositiveInt | None = None
+    network: Name = UNSTATED_NETWORK
 
     def __post_init__(self) -> None:
         if self.devices_per_host is not None and self.devices_per_host > self.devices_per_node:
@@ -269,6 +274,7 @@ class GroupTopology:
                       each in its own group: NICs are shared (one direction)
     inter_latency_s   latency of a hop between nodes
     calibration       key of the collective calibration
+    network           calibration of the network between its nodes
     """
 
     n: int
@@ -277,6 +283,7 @@ class GroupTopology:
     inter_bytes_per_s: float
     inter_latency_s: float
     calibration: str
+    network: str = UNSTATED_NETWORK
 
     @property
     def spans_nodes(self) -> bool:
@@ -302,8 +309,9 @@ def group_topology(cluster: Cluster, *, n: int, stride: int, first: int = 0) -> 
     for group in touched:
         per_node = group.node.devices_per_node
         here = _ranks_on_a_node(cluster, range(first, first + span, stride), per_node, is_one_node=first_node == last_node)
-        shares.append((group.node.inter.bytes_per_s / max(1, per_node // here), here, group.node.inter.latency_s))
-    inter_bytes_per_s, ranks_per_node, inter_latency_s = min(shares, key=lambda share: share[0])
+        share = group.node.inter.bytes_per_s / max(1, per_node // here)
+        shares.append((share, here, group.node.inter.latency_s, group.node.network))
+    inter_bytes_per_s, ranks_per_node, inter_latency_s, network = min(shares, key=lambda share: share[0])
     per_leaf = cluster.nodes_per_leaf or 1
     same_leaf = first_node // per_leaf == last_node // per_leaf
     slowest_intra = min(touched, key=lambda g: g.node.intra.bytes_per_s)
@@ -314,6 +322,7 @@ def group_topology(cluster: Cluster, *, n: int, stride: int, first: int = 0) -> 
         inter_bytes_per_s=inter_bytes_per_s / (1.0 if same_leaf else cluster.oversubscription),
         inter_latency_s=inter_latency_s,
         calibration=slowest_intra.node.device.calibration,
+        network=network,
     )
 
 

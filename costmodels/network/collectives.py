@@ -3,9 +3,9 @@
 Convention: ``message_bytes`` is the size S of the whole tensor: an all-gather's output, a reduce-scatter's input, the
 tensor of an all-reduce or broadcast, a rank's whole buffer in an all-to-all, what one rank sends in a send/recv.
 
-Inside a node, times follow curves fitted to NCCL's where there are measurements. Between nodes none on a good fabric
-is public: times follow the latencies and protocol efficiencies of NCCL's own tuning model and the share of a network
-card that its maintainers state, and `collective_error` states the larger error.
+Inside a node, times follow curves fitted to NCCL's where there are measurements. Between nodes they follow the curves of a
+fabric that was measured on the cluster. Where none was, they follow the latencies and protocol efficiencies of NCCL's own
+tuning model, at the share of line rate that networks of its kind reach, and `collective_error` states the larger error.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from meshwright.costmodels.calibration.collectives import Collective, CollectiveCalibration, GroupCurve, collective_calibration
 from meshwright.costmodels.calibration.kernels import KernelError
+from meshwright.costmodels.calibration.networks import FabricCurve, NetworkCalibration, network_calibration
 from meshwright.costmodels.cluster.cluster import GroupTopology
 
 __all__ = ["Collective", "bytes_per_rank", "collective_error", "collective_s"]
@@ -27,13 +28,6 @@ Bytes = float | NDArray[np.float64] | NDArray[np.int64]
 Seconds = float | NDArray[np.float64]
 
 MEGABYTE = 1e6
-
-NETWORK_SHARE = 0.9
-"""Share of the network cards' line rate that large messages reach: NCCL's maintainers expect 46 to 48 GB/s of a
-400 Gb/s card (NVIDIA/nccl-tests issue 290), and about 380 of 400 GB/s from eight with more channels than the default
-(issue 309)."""
-
-NETWORK_ERROR = KernelError(0.15, 0.5, "no public measurement between nodes on a good fabric: NCCL's tuning model")
 
 CONCURRENT_PEERS = 8
 """Peers that NCCL serves at once in a grouped send/recv (NCCL src/include/comm.h, connections a p2p work batch)."""
@@ -96,20 +90,41 @@ def collective_s(kind: Collective, message_bytes: Bytes, topology: GroupTopology
 
 
 def collective_error(topology: GroupTopology) -> KernelError:
-    """Relative error of the group's collectives: held out, stated for a device not measured, or stated for the network."""
-    return NETWORK_ERROR if topology.spans_nodes else collective_calibration(topology.calibration).error
+    """Relative error of the group's collectives: held out, stated for a device not measured, or the network's."""
+    if topology.spans_nodes:
+        return network_calibration(topology.network).error
+    return collective_calibration(topology.calibration).error
 
 
 def _fastest_s(kind: Collective, message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration) -> Floats:
     """By the algorithm that NCCL would choose: the fastest it has for the group."""
     if not topology.spans_nodes:
         return _inside_node_s(kind, message_bytes, topology.n, topology, calibration)
+    network = network_calibration(topology.network)
+    curve = network.curve(kind, topology.ranks_per_node)
+    if curve is not None:
+        return fabric_s(curve, kind, message_bytes, topology)
     if kind is Collective.ALL_TO_ALL:
-        return _exchange_s(message_bytes, topology, calibration)
-    ring_s = _ring_s(kind, message_bytes, topology, calibration)
+        seconds = _exchange_s(message_bytes, topology, calibration, network)
+    else:
+        seconds = _ring_s(kind, message_bytes, topology, calibration, network)
     if kind is Collective.ALL_REDUCE:
-        return np.asarray(np.minimum(ring_s, _tree_s(message_bytes, topology, calibration)))
-    return ring_s
+        seconds = np.asarray(np.minimum(seconds, _tree_s(message_bytes, topology, calibration, network)))
+    return seconds if kind is Collective.SEND_RECV else seconds + network.rank_s * (topology.n - 1)
+
+
+def fabric_s(curve: FabricCurve, kind: Collective, message_bytes: Floats, topology: GroupTopology) -> Floats:
+    """Seconds of a collective between nodes by the curve of a measured fabric."""
+    line_s = message_bytes * line_share(kind, topology.n, topology.ranks_per_node) / topology.inter_bytes_per_s
+    return np.asarray(curve.seconds(line_s, topology.n), np.float64)
+
+
+def line_share(kind: Collective, n: int, ranks_per_node: int) -> float:
+    """Bytes that a group's part of a node's cards carries over the bytes of the message: a ring's, or of an all-to-all what its
+    ranks on the node send to other nodes."""
+    if kind is Collective.ALL_TO_ALL:
+        return ranks_per_node * (n - ranks_per_node) / n
+    return float(bytes_per_rank(kind, n, 1.0))
 
 
 def _inside_node_s(
@@ -133,13 +148,19 @@ def curve_s(curve: GroupCurve, sent_bytes: Floats, bytes_per_s: float) -> Floats
     return np.asarray(np.min(times, axis=0))
 
 
-def _ring_s(kind: Collective, message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration) -> Floats:
-    """A ring through all ranks, each node entered and left once, by the fastest protocol."""
+def _ring_s(
+    kind: Collective,
+    message_bytes: Floats,
+    topology: GroupTopology,
+    calibration: CollectiveCalibration,
+    network: NetworkCalibration | None = None,
+) -> Floats:
+    """A ring through all ranks, each node entered and left once, by the fastest protocol; without a network inside a node."""
     n, nodes = topology.n, _nodes(topology)
     rounds = 2 if kind is Collective.ALL_REDUCE else 1
     steps, hops = (1, nodes - 1) if kind is Collective.SEND_RECV else (rounds * (n - 1), rounds * (nodes - 1))
     sent_bytes = message_bytes * bytes_per_rank(kind, n, 1.0)
-    bytes_per_s = _ring_bytes_per_s(topology, calibration)
+    bytes_per_s = _ring_bytes_per_s(topology, calibration, network)
     intra_s, inter_s = topology.intra.latency_s, topology.inter_latency_s
     times = [
         protocol.start_s
@@ -151,9 +172,11 @@ def _ring_s(kind: Collective, message_bytes: Floats, topology: GroupTopology, ca
     return np.asarray(np.min(times, axis=0))
 
 
-def _tree_s(message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration) -> Floats:
+def _tree_s(
+    message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration, network: NetworkCalibration
+) -> Floats:
     """An all-reduce up and down a double binary tree of nodes, a chain inside each, by the fastest protocol."""
-    bytes_per_s = TREE_SHARE * _ring_bytes_per_s(topology, calibration)
+    bytes_per_s = TREE_SHARE * _ring_bytes_per_s(topology, calibration, network)
     intra_s, inter_s = topology.intra.latency_s, topology.inter_latency_s
     steps, levels = topology.ranks_per_node - 1, math.ceil(math.log2(_nodes(topology)))
     times = [
@@ -165,11 +188,13 @@ def _tree_s(message_bytes: Floats, topology: GroupTopology, calibration: Collect
     return np.asarray(np.min(times, axis=0))
 
 
-def _exchange_s(message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration) -> Floats:
+def _exchange_s(
+    message_bytes: Floats, topology: GroupTopology, calibration: CollectiveCalibration, network: NetworkCalibration
+) -> Floats:
     """An all-to-all over nodes: peers of the node over the fabric, the others over the network, at the same time."""
     n, here = topology.n, topology.ranks_per_node
     rounds = math.ceil((n - here) / CONCURRENT_PEERS)
-    network_bytes_per_s = NETWORK_SHARE * topology.inter_bytes_per_s / here
+    network_bytes_per_s = network.share * topology.inter_bytes_per_s / here
     network_s = message_bytes * ((n - here) / n) / network_bytes_per_s
     seconds = PROTOCOLS[0].start_s + rounds * topology.inter_latency_s + network_s
     if here == 1:
@@ -178,13 +203,13 @@ def _exchange_s(message_bytes: Floats, topology: GroupTopology, calibration: Col
     return np.asarray(np.maximum(seconds, fabric_s))
 
 
-def _ring_bytes_per_s(topology: GroupTopology, calibration: CollectiveCalibration) -> float:
+def _ring_bytes_per_s(topology: GroupTopology, calibration: CollectiveCalibration, network: NetworkCalibration | None) -> float:
     """Bytes/s a ring carries: the narrower of the node's fabric and the group's share of the node's network cards."""
     inside = calibration.link_share * _fabric_bytes_per_s(topology.ranks_per_node, topology, calibration)
-    network = NETWORK_SHARE * topology.inter_bytes_per_s
-    if not topology.spans_nodes:
+    if network is None:
         return inside
-    return network if topology.ranks_per_node == 1 else min(inside, network)
+    between = network.share * topology.inter_bytes_per_s
+    return between if topology.ranks_per_node == 1 else min(inside, between)
 
 
 def _fabric_bytes_per_s(n: int, topology: GroupTopology, calibration: CollectiveCalibration) -> float:

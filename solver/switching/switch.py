@@ -14,12 +14,12 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.costmodels.calibration.collectives import collective_calibration
+from meshwright.costmodels.calibration.collectives import Collective, collective_calibration
+from meshwright.costmodels.calibration.networks import network_calibration
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.memory.training_state import state_bytes_per_parameter
 from meshwright.costmodels.model.operators import Operator, Weight
-from meshwright.costmodels.network.collectives import NETWORK_SHARE
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import optimizer_of, pipelines_of, placement_of
 from meshwright.solver.answer.plan import AnsweredRequest
@@ -286,6 +286,7 @@ def _network_s(cluster: Cluster, moved: Traffic, node_of: IntArray) -> float:
     """Time of the busiest node: what it sends or receives, whichever is more, at the rate of its network cards."""
     rates: list[float] = []
     for group in cluster.groups:
-        rates += [group.node.inter.bytes_per_s * NETWORK_SHARE / cluster.oversubscription] * group.nodes
+        share = network_calibration(group.node.network).share_of(Collective.SEND_RECV)
+        rates += [group.node.inter.bytes_per_s * share / cluster.oversubscription] * group.nodes
     received, sent = (np.bincount(node_of, weights=of_device) for of_device in (moved.from_network, moved.to_network))
     return float((np.maximum(received, sent) / np.array(rates)).max())

@@ -15,6 +15,7 @@ from meshwright.app.text.console import plain
 from meshwright.app.text.figures import percent
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import is_run_key, time_law
+from meshwright.costmodels.calibration.networks import is_fabric_key
 from meshwright.costmodels.fitting.cross_validation import Score
 
 SHOWN_DIGEST = len("sha256:") + 12
@@ -51,6 +52,10 @@ def print_calibration(console: Console, calibration: Calibration, row: Calibrati
         band = f"nine of ten runs between {law.factor(0.05):.3f} and {law.factor(0.95):.3f}"
         console.print(f"steps take {law.scale:.3f} times what the cost model says ({band})")
         console.print(f"memory of {len(document['memory'])} runs")
+    elif is_fabric_key(row.key):
+        console.print(plain(f"the network between nodes: {document['basis']}"))
+        for kind, ratio in document["alone"].items():
+            console.print(f"  {kind} with all groups of a node at once: {ratio:.2f} times one alone")
     else:
         console.print(f"relative to {document['board']['source']}")
     for source, rows in provenance_of(document).items():

@@ -41,7 +41,7 @@ class HeldOutStep:
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps as arrays: log ratios, traits [steps, 4], weights, source of each."""
+    """Steps as arrays: log ratios, traits [steps, 5], weights, source of each."""
 
     ratios: Floats
     traits: Floats
@@ -66,7 +66,7 @@ def _arrays(steps: Sequence[HeldOutStep]) -> _Steps:
     _, place, count = np.unique(sources, return_inverse=True, return_counts=True)
     return _Steps(
         ratios=np.array([step.log_ratio for step in steps]),
-        traits=np.array([[1.0, s.traits.small, s.traits.communication, s.traits.experts] for s in steps]),
+        traits=np.array([[1.0, s.traits.small, s.traits.communication, s.traits.experts, s.traits.network] for s in steps]),
         weights=1.0 / count[place].astype(np.float64),
         sources=sources,
     )
@@ -78,8 +78,8 @@ def _fitted(steps: _Steps, chosen: Chosen, basis: str) -> StepErrorModel:
         own = steps.sources == source
         scaled[own] = steps.ratios[own] / (steps.traits[own] @ _shares(steps, chosen & ~own))
     below, above = (_percentile(scaled[chosen], steps.weights[chosen], share) for share in PERCENTILES)
-    base, small, communication, experts = (float(share) for share in _shares(steps, chosen))
-    return StepErrorModel(base, small, communication, experts, max(0.0, -below), max(0.0, above), basis)
+    base, small, communication, experts, network = (float(share) for share in _shares(steps, chosen))
+    return StepErrorModel(base, small, communication, experts, max(0.0, -below), max(0.0, above), basis, network)
 
 
 def _shares(steps: _Steps, chosen: Chosen) -> Floats:

@@ -22,12 +22,13 @@ def left_out_tables(found: LeftOut) -> str:
 def band_table(found: LeftOut) -> str:
     """The error models of whole steps, in Markdown."""
     lines = [
-        "| framework | base | small layers | communication | experts | below | above | inside, all rows | least of a source |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
+        "| framework | base | small layers | communication | experts | network | below | above | inside, all rows | "
+        "least of a source |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, banded in (("stated", found.known), ("assumed", found.assumed)):
         model = banded.model
-        shares = (model.base, model.small, model.communication, model.experts, model.below, model.above)
+        shares = (model.base, model.small, model.communication, model.experts, model.network, model.below, model.above)
         cells = (f"{share:.3f}" for share in shares)
         lines.append(f"| {' | '.join((name, *cells, percent(banded.coverage), _least(banded)))} |")
     return "\n".join(lines)

@@ -21,6 +21,7 @@ from meshwright.costmodels.serving.experts import expert_curve, routed_experts_s
 from meshwright.costmodels.serving.latent_attention import latent_cache, latent_decode_error, latent_expansion
 from meshwright.costmodels.serving.operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s
 from meshwright.costmodels.serving.stage_ranks import stage_ranks
+from meshwright.solver.answer.network_use import networks_used
 from meshwright.solver.answer.predicted import CalibrationUse
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.serving.engines.layouts import Layout, serving_precision
@@ -53,7 +54,8 @@ class KernelShare:
 
 
 def calibrations_used(request: ServingRequest, points: Sequence[StepPoint]) -> tuple[CalibrationUse, ...]:
-    """Calibrations behind some steps, one entry a device and kind of kernel, the most used first."""
+    """Calibrations behind some steps, one entry a device and kind of kernel, the most used first; and networks between nodes
+    where a step waits for them."""
     found: dict[tuple[str, str], list[tuple[Phase, KernelShare]]] = {}
     names: dict[str, str] = {}
     for point in points:
@@ -73,7 +75,9 @@ def calibrations_used(request: ServingRequest, points: Sequence[StepPoint]) -> t
         for (key, kind), entries in found.items()
     ]
     weight = {f"{key}/{kind}": max(used.share for _, used in entries) for (key, kind), entries in found.items()}
-    return tuple(sorted(uses, key=lambda use: (-weight[use.id], use.id)))
+    ordered = sorted(uses, key=lambda use: (-weight[use.id], use.id))
+    spans = (stage_ranks(request.cluster, each.layout.grid, first=each.layout.first_rank).stage.spans_nodes for each in points)
+    return (*ordered, *(networks_used(request.cluster) if any(spans) else ()))
 
 
 def kernel_shares(request: ServingRequest, point: StepPoint) -> list[KernelShare]:

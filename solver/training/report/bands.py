@@ -12,6 +12,7 @@ from meshwright.costmodels.kernels.compute import kernel_error
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.model.dims import BATCH, HEAD_DIM, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.solver.answer.network_use import networks_used
 from meshwright.solver.answer.predicted import Band, CalibrationUse
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.report.whole_steps import KNOWN_FRAMEWORK, StepErrorModel, StepTraits
@@ -27,8 +28,9 @@ class KernelShare:
 
 
 def calibrations_used(request: TrainingRequest) -> tuple[CalibrationUse, ...]:
-    """Each device's kernel calibration with its error, one entry a kind of kernel, the most used first."""
-    return tuple(
+    """Each device's kernel calibration with its error, one entry a kind of kernel, the most used first; and networks between
+    nodes."""
+    kernels = tuple(
         CalibrationUse(
             id=f"{device.calibration}/{used.kind.value}",
             device=device.name,
@@ -39,6 +41,7 @@ def calibrations_used(request: TrainingRequest) -> tuple[CalibrationUse, ...]:
         for device in _devices(request)
         for used in kernel_shares(request, device)
     )
+    return (*kernels, *networks_used(request.cluster))
 
 
 def step_time_bands(

@@ -29,6 +29,7 @@ from meshwright.solver.training.costs.energy import devices_of, step_energy_j
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageCost, StageSpan
 from meshwright.solver.training.costs.stage_table import Sharding, StageTable
 from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
+from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
 from meshwright.solver.training.report.device_counts import SizedResult
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
@@ -121,7 +122,7 @@ def decided_plan(
         Stage(
             blocks=tuple(blocks for span in spans for blocks in _layer_spans(costs.model.layers, span)),
             devices=(DeviceRange(position * mesh.stage_devices, mesh.stage_devices),),
-            axes=_axes(mesh),
+            axes=axes_of(mesh),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
             recompute_layers=candidate.recompute_layers,
@@ -159,7 +160,12 @@ def decided_plan(
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
             bands=step_time_bands(
                 request,
-                step_traits(request.model, breakdown, [stage.time_s for stage in cost.stages]),
+                step_traits(
+                    request.model,
+                    breakdown,
+                    [stage.time_s for stage in cost.stages],
+                    unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown),
+                ),
                 step_time_s=cost.step_time_s,
                 tokens_per_s=tokens_per_s,
                 mfu=mfu,
@@ -167,7 +173,7 @@ def decided_plan(
         ),
         layout=Uniform(
             Pipelines(
-                axes=_axes(mesh),
+                axes=axes_of(mesh),
                 stages=stages,
                 shardings=operator_shardings(costs, candidate, decision.sharding),
                 sequence_parallel=candidate.boundary.dim == SEQ,
@@ -275,7 +281,8 @@ def host_memory_reason(stage: int, cost: StageCost) -> Reason:
     )
 
 
-def _axes(mesh: Mesh) -> Axes:
+def axes_of(mesh: Mesh) -> Axes:
+    """Degrees of a mesh, as a plan says them."""
     return Axes(dp=mesh.dp, tp=mesh.tp, pp=mesh.pp, cp=mesh.cp, ep=mesh.ep, ulysses=mesh.ulysses, etp=mesh.etp)
 
 

@@ -28,22 +28,30 @@ class StepTraits:
     small           nearly 1 where layers are so short that the host decides, nearly 0 where the device does
     communication   share of the step in which devices wait for one another's data
     experts         1 for a model with routed experts, else 0
+    network         share of the step in which devices wait for networks between nodes that nobody measured, times the spread of
+                    the logarithm of the speed of networks of their kind
     """
 
     small: float
     communication: float
     experts: float
+    network: float = 0.0
 
 
-def step_traits(model: ModelGraph, breakdown: TimeBreakdown, stage_times_s: Sequence[float]) -> StepTraits:
-    """Traits of a step whose pipeline ranks take ``stage_times_s`` for a micro-batch, forward and backward."""
+def step_traits(
+    model: ModelGraph, breakdown: TimeBreakdown, stage_times_s: Sequence[float], *, unmeasured_wait_s: float = 0.0
+) -> StepTraits:
+    """Traits of a step whose pipeline ranks take ``stage_times_s`` for a micro-batch, forward and backward, and that waits
+    ``unmeasured_wait_s`` for unmeasured networks, weighted by their spread."""
     sent_s = breakdown.tp_comm_s + breakdown.cp_comm_s + breakdown.pp_comm_s + breakdown.dp_comm_s + breakdown.ep_comm_s
     here_s = breakdown.compute_s + breakdown.recompute_s + breakdown.optimizer_s + breakdown.offload_s
+    step_s = here_s + breakdown.bubble_s + sent_s
     layer_s = max(stage_times_s) * len(stage_times_s) / len(model.layers)
     return StepTraits(
         small=1.0 / (1.0 + (layer_s / SMALL_LAYER_S) ** 2),
-        communication=sent_s / (here_s + breakdown.bubble_s + sent_s),
+        communication=sent_s / step_s,
         experts=float(bool(numbers_of_experts(model))),
+        network=unmeasured_wait_s / step_s,
     )
 
 
@@ -51,9 +59,9 @@ def step_traits(model: ModelGraph, breakdown: TimeBreakdown, stage_times_s: Sequ
 class StepErrorModel:
     """Scale of the error by traits, and how many scales below and above the predicted time 90% of measured steps lie.
 
-    base, small, communication, experts   scale of every step, and what full traits add
-    below, above                          scales to the 5th and 95th percentile of measured steps
-    basis                                 where it was measured
+    base, small, communication, experts, network   scale of every step, and what full traits add
+    below, above                                   scales to the 5th and 95th percentile of measured steps
+    basis                                          where it was measured
     """
 
     base: float
@@ -63,10 +71,12 @@ class StepErrorModel:
     below: float
     above: float
     basis: str
+    network: float = 0.0
 
     def scale(self, traits: StepTraits) -> float:
         """Scale of the logarithm of measured over predicted time."""
-        return self.base + self.small * traits.small + self.communication * traits.communication + self.experts * traits.experts
+        added = self.small * traits.small + self.communication * traits.communication + self.experts * traits.experts
+        return self.base + added + self.network * traits.network
 
     def factors(self, traits: StepTraits, *, kernels: float = 0.0) -> tuple[float, float]:
         """Measured over predicted time at the ends of the band. ``kernels`` is the relative error of kernels that the model's

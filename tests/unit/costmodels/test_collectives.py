@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.costmodels.calibration.networks import network_calibration
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.hardware import node_type, node_types
@@ -120,29 +121,29 @@ def test_measured_times_are_met(name, kind, n, message_bytes, measured_s):
     assert collective_s(kind, message_bytes, topology(name, n)) == pytest.approx(measured_s, rel=0.15)
 
 
-def test_large_messages_between_nodes_run_at_the_cards_speed():
+def test_large_messages_between_nodes_run_at_the_share_of_the_cards_speed_that_the_prior_says():
     group = topology("dgx-h100", 32)
     size = 4e9
     bus = bytes_per_rank(Collective.ALL_GATHER, 32, size) / collective_s(Collective.ALL_GATHER, size, group)
-    assert 0.8 * 400e9 < bus <= 400e9
+    assert bus == pytest.approx(network_calibration("infiniband").share * 400e9, rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("message_bytes", "reported_s"), [(2097152, 93.4e-6), (4194304, 153.3e-6), (8388608, 227.8e-6), (16777216, 419.9e-6)]
 )
-def test_a_reported_pair_of_nodes_is_met_within_the_stated_error(message_bytes, reported_s):
+def test_a_reported_pair_of_nodes_is_in_the_stated_range(message_bytes, reported_s):
     # NVIDIA/nccl-tests issue 232: one H100 on each of two nodes, all-reduce in place, about 50 GB/s a direction.
     pair = topology("dgx-h100", 2, stride=8)
     seconds = collective_s(Collective.ALL_REDUCE, message_bytes, pair)
-    assert seconds == pytest.approx(reported_s, rel=collective_error(pair).p95)
-    assert seconds == pytest.approx(reported_s, rel=0.25)
+    fastest, slowest = network_calibration("infiniband").factors
+    assert fastest * seconds < reported_s < slowest * seconds
 
 
 def test_a_group_with_one_rank_a_node_gets_one_card():
     group = topology("dgx-h100", 16, stride=8)
     size = 4e9
     bus = bytes_per_rank(Collective.ALL_GATHER, 16, size) / collective_s(Collective.ALL_GATHER, size, group)
-    assert 0.8 * 50e9 < bus <= 50e9
+    assert bus == pytest.approx(network_calibration("infiniband").share * 50e9, rel=0.02)
 
 
 def test_a_rack_of_72_is_one_fast_group():

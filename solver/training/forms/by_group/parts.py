@@ -22,6 +22,7 @@ from meshwright.solver.problem.choices import BatchShares, FrontierScope, GroupO
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
+from meshwright.solver.training.report.between_nodes import unmeasured_wait_s, widest_spread
 from meshwright.solver.training.report.frontier import cost_per_million_tokens
 from meshwright.solver.training.report.whole_steps import step_traits
 
@@ -105,6 +106,7 @@ def group_exchange_s(request: TrainingRequest, group: NodeGroup, parameters: flo
         inter_bytes_per_s=node.inter.bytes_per_s / node.devices_per_node / cluster.oversubscription,
         inter_latency_s=node.inter.latency_s,
         calibration=node.device.calibration,
+        network=node.network,
     )
     return float(collective_s(Collective.ALL_REDUCE, parameters * request.workload.gradient_dtype.size_bytes, link))
 
@@ -135,6 +137,8 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
     breakdown = placement.breakdown
     assert breakdown is not None
     predicted = [plan.predicted for plan in plans if plan.predicted is not None]
+    pipelines = pipelines_of(first)
+    wait_s = unmeasured_wait_s(request.cluster, pipelines.axes, breakdown)
     return replace(
         first,
         devices=sum(plan.devices for plan in plans),
@@ -150,7 +154,12 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
             energy_per_step_j=_energy_j(request.cluster, plans, step_s),
             bands=step_time_bands(
                 request,
-                step_traits(request.model, breakdown, [stage.time_s for stage in pipelines_of(first).stages]),
+                step_traits(
+                    request.model,
+                    breakdown,
+                    [stage.time_s for stage in pipelines.stages],
+                    unmeasured_wait_s=wait_s + widest_spread(request.cluster) * gradients_s,
+                ),
                 step_time_s=step_s,
                 tokens_per_s=tokens_per_s,
                 mfu=mfu,

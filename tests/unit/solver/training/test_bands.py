@@ -6,11 +6,14 @@ from dataclasses import replace
 
 from meshwright.app.catalog import model
 from meshwright.costmodels.calibration.borrowed import borrowed_name
+from meshwright.costmodels.calibration.networks import network_calibration
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
+from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.report.bands import step_time_bands
+from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
 from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel, step_traits
 
 PARTS = TimeBreakdown(
@@ -48,6 +51,17 @@ def test_small_layers_experts_and_unknown_frameworks_widen_the_band() -> None:
     experts, assumed = band(request(name="qwen3-30b-a3b")), band(request(), error=ASSUMED_FRAMEWORK)
     for wider in (band(request(), layer_s=0.002), experts, assumed):
         assert wider[0] < low and wider[1] > high
+
+
+def test_only_networks_between_nodes_that_nobody_measured_widen_the_band() -> None:
+    asked, axes = request(), Axes(dp=4, tp=4)
+    two = replace(asked.cluster, groups=(replace(asked.cluster.groups[0], nodes=2),))
+    assert unmeasured_wait_s(asked.cluster, axes, PARTS) == 0.0, "one node has no network"
+    # tp stays inside a node, dp does not; each has a second.
+    assert unmeasured_wait_s(two, axes, PARTS) == network_calibration("infiniband").log_sigma
+    wide, narrow = (step_traits(asked.model, PARTS, [1.0], unmeasured_wait_s=wait_s) for wait_s in (2.0, 0.0))
+    error = replace(KNOWN_FRAMEWORK, network=0.5)
+    assert error.scale(wide) == error.scale(narrow) + 0.5 * 0.2
 
 
 def test_a_borrowed_calibration_widens_the_band_and_says_so() -> None:
