@@ -46,7 +46,7 @@ def measured_latencies(points: Iterable[ScoredPoint]) -> list[MeasuredLatency]:
     """Points with both times, simulated without drafted tokens."""
     found = []
     for point in points:
-        said, outcome, deployed = point.uncalibrated, point.measured.outcome, point.deployed
+        said, outcome, deployed = point.simulated, point.measured.outcome, point.deployed
         if said is None or deployed is None or not outcome.ttft_ms or not outcome.tpot_ms:
             continue
         layout = f"line {point.measured.run.line}"

@@ -27,8 +27,8 @@ OPERATOR_S = (0.0, 30e-6, 60e-6, 90e-6)
 TURNAROUND_S = (0.002, 0.010, 0.030)
 """Times from an answer to the next request that are tried."""
 
-REQUEST_S = tuple(0.01 * n for n in range(16))
-"""Times outside of steps that are tried, 0 to 150 ms."""
+REQUEST_S = tuple(0.01 * n for n in range(21))
+"""Times outside of steps that are tried, 0 to 200 ms."""
 
 Known = tuple[Deployment, ServingOutcome]
 """A row that can be predicted, and what was measured."""

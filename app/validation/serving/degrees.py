@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from meshwright.app.validation.serving.launch_flags import LaunchFlags
+from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.rows import AGGREGATED, PhaseCells, ServingRun
 from meshwright.app.validation.unpredicted import NotPredictedError
 
@@ -53,6 +55,28 @@ def workers_of(run: ServingRun, *, degrees_multiplied: bool) -> tuple[Workers | 
         one = Workers(1, 1, pp, ep, attention_dp)
     count = 1 if run.n_gpus is None else max(1, run.n_gpus // one.devices)
     return None, Workers(count, one.tp, pp, ep, one.attention_dp)
+
+
+def launched(workers: Workers, flags: LaunchFlags, engine: EngineName, *, n_gpus: int | None, experts: bool) -> Workers:
+    """Return the workers of a row that does both phases with the degrees that its launch command gives.
+
+    Raises NotPredictedError for degrees that no engine starts with.
+    """
+    if flags.tp is None and flags.dp is None:
+        return workers if not flags.ep else replace(workers, ep=flags.ep)
+    tp, pp, dp = flags.tp or 1, flags.pp or 1, flags.dp or 1
+    groups = 1
+    if engine is EngineName.SGLANG and flags.attention_apart:
+        # --tp is all devices of a worker, --dp how many groups its attention has.
+        if tp % dp:
+            raise NotPredictedError(f"the launch command has {dp} attention groups over {tp} devices")
+        groups, tp = dp, tp // dp
+    elif engine is EngineName.VLLM and experts:
+        # Data-parallel ranks of a model with experts share them.
+        groups = dp
+    ep = {None: 1, 0: tp * groups}.get(flags.ep, flags.ep)
+    one = Workers(1, tp, pp, ep or 1, groups)
+    return replace(one, count=max(1, (n_gpus or one.devices) // one.devices))
 
 
 def _of_columns(cells: PhaseCells) -> Workers:

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.validation.serving.checkpoints import OWN_PRECISION
-from meshwright.app.validation.serving.degrees import Workers, workers_of
+from meshwright.app.validation.serving.degrees import Workers, launched, workers_of
 from meshwright.app.validation.serving.drafts import Drafts, drafted, stated_drafts
+from meshwright.app.validation.serving.launch_flags import NO_FLAGS, LaunchFlags, launch_flags
 from meshwright.app.validation.serving.named_models import graph_of, named_model
 from meshwright.app.validation.serving.recipes import EngineName, Load, Source, held_steps, joined_steps, kv_dtype, step_tokens
 from meshwright.app.validation.serving.rows import ServingRun
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.app.ways_in.hardware_names import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.dims import EXPERT_FFN
 from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
 from meshwright.costmodels.serving.speculation import Speculation
 from meshwright.costmodels.units import DType
@@ -95,7 +97,14 @@ class Deployment:
     source: Source
     drafts: Drafts
     drafted: tuple[tuple[float, Speculation], ...] = ()
+    flags: LaunchFlags = NO_FLAGS
     config: str = ""
+
+    @property
+    def most_sequences(self) -> int:
+        """The most sequences at once of an attention group; SGLang's limit is that of all groups of a worker."""
+        given = self.flags.sequences or MAX_LOAD_SEQUENCES
+        return max(1, given // self.decode.attention_dp) if self.engine is EngineName.SGLANG and self.flags.sequences else given
 
     @property
     def hardware(self) -> tuple[str, str]:
@@ -115,7 +124,11 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     engine, precision = _engine(run), _precision(run, name)
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
+    graph, flags = graph_of(name, config), launch_flags(engine, run.launch)
     prefill, decode = workers_of(run, degrees_multiplied=source is Source.INFERENCEX)
+    if prefill is None:
+        experts = EXPERT_FFN in graph.dims
+        decode = launched(decode, flags, engine, n_gpus=run.n_gpus, experts=experts)
     load = Load(
         source=source,
         engine=engine,
@@ -133,19 +146,20 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         node=node,
         engine=engine,
         precision=precision,
-        kv_dtype=kv_dtype(load),
+        kv_dtype=flags.kv_dtype or kv_dtype(load),
         prefill=prefill,
         decode=decode,
         prompt_tokens=run.prompt_tokens,
         output_tokens=run.output_tokens,
         clients=load.clients,
         shortest=INFERENCEX_SHORTEST if source is Source.INFERENCEX else 1.0,
-        step_tokens=step_tokens(load),
+        step_tokens=flags.step_tokens or step_tokens(load),
         held_steps=held_steps(load) if prefill is None else 0.0,
         joined_steps=joined_steps(load) if prefill is None else 0,
         source=source,
         drafts=drafts,
-        drafted=() if drafts is not Drafts.STATED else drafted(run, load, decode, graph_of(name, config)),
+        drafted=() if drafts is not Drafts.STATED else drafted(run, flags, load, decode, graph),
+        flags=flags,
         config=config,
     )
 

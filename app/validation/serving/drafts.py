@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from meshwright.app.validation.serving.degrees import Workers
+from meshwright.app.validation.serving.launch_flags import LaunchFlags
 from meshwright.app.validation.serving.recipes import EngineName, Load
 from meshwright.app.validation.serving.rows import AGGREGATED, ServingRun
 from meshwright.app.validation.unpredicted import NotPredictedError
@@ -54,7 +55,9 @@ def stated_drafts(said: str, model: str) -> Drafts:
     return Drafts.STATED
 
 
-def drafted(run: ServingRun, load: Load, decode: Workers, graph: ModelGraph) -> tuple[tuple[float, Speculation], ...]:
+def drafted(
+    run: ServingRun, flags: LaunchFlags, load: Load, decode: Workers, graph: ModelGraph
+) -> tuple[tuple[float, Speculation], ...]:
     """Return the drafts that a row may have had, each with its weight: one where it states the acceptance, else the prior's.
 
     Raises NotPredictedError for a method without a model of its cost.
@@ -62,7 +65,7 @@ def drafted(run: ServingRun, load: Load, decode: Workers, graph: ModelGraph) -> 
     method = run.speculation.casefold()
     if method not in (DraftMethod.MTP, DraftMethod.NGRAM):
         raise NotPredictedError(f"drafts whose cost is not known: {run.speculation}")
-    tokens = run.draft_tokens or _tokens(load, decode, both_phases=run.mode == AGGREGATED)
+    tokens = run.draft_tokens or flags.draft_tokens or _tokens(load, decode, both_phases=run.mode == AGGREGATED)
     layers = len(graph.layers)
     of_model = 0.0 if method == DraftMethod.NGRAM else 1.0 / layers
     weights_bytes = graph.parameters() * load.precision.size_bytes * of_model / decode.devices

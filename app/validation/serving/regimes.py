@@ -37,7 +37,7 @@ class Regime:
 
 def regime(run: ServingRun, deployed: Deployment) -> Regime:
     """Return the regime of a row that can be predicted."""
-    degrees = bool(run.tp) if run.mode == AGGREGATED else True
+    degrees = run.mode != AGGREGATED or bool(run.tp) or deployed.flags.tp is not None
     return Regime(
         pools=deployed.prefill is not None,
         drafts=deployed.drafts,

@@ -43,6 +43,7 @@ from meshwright.costmodels.queueing.simulation.replica import (
 )
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
+from meshwright.costmodels.serving.latency_law import OUTSIDE_S
 from meshwright.costmodels.serving.latent_attention import latent_cache
 from meshwright.costmodels.serving.speculation import Speculation, drawn_rounds
 from meshwright.costmodels.units import DType
@@ -86,9 +87,9 @@ class EngineConstants:
 
 
 def default_constants(engine: EngineName) -> EngineConstants:
-    """The engine as its profile has it, nothing calibrated."""
+    """The engine as ``plan`` and ``simulate`` have it: its profile, and what its law says lies outside of a simulation."""
     profile = PROFILES[engine]
-    return EngineConstants(profile.step_s, profile.prompt_operator_s, 0.0, 0.0, SCHEDULING[engine][0])
+    return EngineConstants(profile.step_s, profile.prompt_operator_s, 0.0, OUTSIDE_S[profile.engine], SCHEDULING[engine][0])
 
 
 def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
@@ -123,16 +124,15 @@ def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Specul
     step_tokens = deployed.step_tokens
     # Without chunks the limit must hold the longest prompt, and where requests are evicted their output.
     whole = deployed.prompt_tokens if ADMISSION[deployed.engine] is Admission.RESERVE else longest
-    if constants.scheduling is not Scheduling.CHUNKED_PREFILL and whole + sequences > step_tokens:
+    scheduling = deployed.flags.scheduling or constants.scheduling
+    if scheduling is not Scheduling.CHUNKED_PREFILL and whole + sequences > step_tokens:
         step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
-    formats = (deployed.precision, deployed.kv_dtype)
-    engine = _engine(
-        _Server(deployed.model, deployed.config, deployed.node, workers, deployed.engine, *formats, step_tokens, drafts)
-    )
-    kv_tokens = _kv_tokens(engine, deployed.engine, step_tokens=step_tokens, sequences=sequences)
+    engine = simulated_engine(replace(deployed, step_tokens=step_tokens), drafts)
+    held = min(sequences, deployed.most_sequences)
+    kv_tokens = _kv_tokens(engine, deployed, step_tokens=step_tokens, sequences=held)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
-    times = _with_host_time(engine, constants, PROFILES[deployed.engine])
+    times = with_host_time(engine, constants, PROFILES[deployed.engine])
     clients, count, alike = sequences, MAX_LOAD_REQUESTS, groups
     if isinstance(times, GroupTimes):
         times, alike = replace(times, joined_steps=deployed.joined_steps), workers.count
@@ -143,21 +143,24 @@ def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Specul
             sequences = min(clients, MAX_LOAD_SEQUENCES)
     if deployed.clients is not None:
         count = clients * REQUESTS_PER_CLIENT
-    sequences = min(sequences, step_tokens // engine.query_tokens)
-    limits = BatchLimits(sequences, step_tokens, kv_tokens, constants.scheduling, admission(deployed.engine, drafts))
+    sequences = min(sequences, step_tokens // engine.query_tokens, deployed.most_sequences)
+    limits = BatchLimits(sequences, step_tokens, kv_tokens, scheduling, admission(deployed.engine, drafts))
     stream = _stream(deployed, count, drafts)
     run = simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=constants.turnaround_s, window=_EVERYTHING)
     return run, alike
 
 
-def _kv_tokens(engine: Engine, name: EngineName, *, step_tokens: int, sequences: int) -> int:
+def _kv_tokens(engine: Engine, deployed: Deployment, *, step_tokens: int, sequences: int) -> int:
     """Tokens of the cache of an attention group. TensorRT-LLM's is a share of what is left once weights are loaded, the others'
     what is left of a share of the device."""
-    if name is EngineName.TENSORRT_LLM:
+    given = deployed.flags.memory_share
+    if deployed.engine is EngineName.TENSORRT_LLM:
         memory_bytes = engine.layout.group.node.device.memory_bytes
         filled = max(engine.fixed_bytes(stage, step_tokens=step_tokens, sequences=sequences) for stage in engine.needs)
         free_bytes = max(0.0, memory_bytes - filled)
-        engine = replace(engine, memory_share=1.0 - (1.0 - FREE_MEMORY_SHARE) * free_bytes / memory_bytes)
+        engine = replace(engine, memory_share=1.0 - (1.0 - (given or FREE_MEMORY_SHARE)) * free_bytes / memory_bytes)
+    elif given is not None:
+        engine = replace(engine, memory_share=given)
     return engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
 
 
@@ -178,8 +181,8 @@ def _pooled(deployed: Deployment, constants: EngineConstants, drafts: Speculatio
         engines=(prefill, decode),
         # A decode worker takes a request with its keys and values: no prompt is computed, and its steps stay in CUDA graphs.
         times=(
-            _with_host_time(prefill, constants, profile),
-            _with_host_time(decode, replace(constants, operator_s=0.0), profile),
+            with_host_time(prefill, constants, profile),
+            with_host_time(decode, replace(constants, operator_s=0.0), profile),
         ),
         step_tokens=DEFAULT_STEP_TOKENS,
     )
@@ -187,7 +190,16 @@ def _pooled(deployed: Deployment, constants: EngineConstants, drafts: Speculatio
     return figures_of(result, outside_s=constants.request_s, output_tokens_per_s=tokens / result.duration_s)
 
 
-def _with_host_time(engine: Engine, constants: EngineConstants, profile: EngineProfile) -> StepTimes | GroupTimes:
+def simulated_engine(deployed: Deployment, drafts: Speculation | None = None) -> Engine:
+    """Return the engine of a deployment's workers that decode."""
+    formats = (deployed.precision, deployed.kv_dtype)
+    server = _Server(
+        deployed.model, deployed.config, deployed.node, deployed.decode, deployed.engine, *formats, deployed.step_tokens, drafts
+    )
+    return _engine(server)
+
+
+def with_host_time(engine: Engine, constants: EngineConstants, profile: EngineProfile) -> StepTimes | GroupTimes:
     """An engine's step times with these times of the host instead of its profile's; that of a step falls on the first stage."""
     times = engine.simulated_times
     own = times.own if isinstance(times, GroupTimes) else times

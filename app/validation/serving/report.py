@@ -22,11 +22,13 @@ ALL = "all rows"
 
 @dataclass(frozen=True, slots=True)
 class ScoredPoint:
-    """A measured point with its predictions: from the engine's profile as it stands, with constants calibrated on other
-    models and GPUs, with those fitted to all rows, and of a plain roofline; or the reason why there are none."""
+    """A measured point with its predictions: simulated from the engine's profile as it stands, the same as ``plan`` has it,
+    with constants calibrated on other models and GPUs, with those fitted to all rows, and of a plain roofline; or the reason
+    why there are none."""
 
     measured: MeasuredPoint
     deployed: Deployment | None = None
+    simulated: Figures | None = None
     uncalibrated: Figures | None = None
     calibrated: Figures | None = None
     in_sample: Figures | None = None
@@ -101,6 +103,7 @@ def score(point: MeasuredPoint, calibration: CrossValidation, models: Path | Non
         return ScoredPoint(
             measured=point,
             deployed=deployed,
+            simulated=figures(deployed, replace(default_constants(deployed.engine), request_s=0.0)),
             uncalibrated=figures(deployed, default_constants(deployed.engine)),
             calibrated=figures(deployed, calibration.held_out(deployed)),
             in_sample=figures(deployed, calibration.in_sample[deployed.engine]),

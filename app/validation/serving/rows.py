@@ -44,6 +44,7 @@ OPTIONAL_COLUMNS = (
     "speculation",
     "draft_tokens",
     "acceptance",
+    "launch",
     *(f"{phase}_{column}" for phase in ("prefill", "decode") for column in WORKER_COLUMNS),
 )
 """Columns that a table may have besides. Any other is listed as ignored."""
@@ -94,6 +95,7 @@ class ServingRun:
     speculation: str = ""
     draft_tokens: int | None = None
     acceptance: float | None = None
+    launch: str = ""
     prefill: PhaseCells | None = None
     decode: PhaseCells | None = None
 
@@ -163,6 +165,7 @@ def _point(cells: Cells) -> MeasuredPoint:
         speculation=cells.text("speculation"),
         draft_tokens=cells.size("draft_tokens"),
         acceptance=_share(cells, "acceptance"),
+        launch=cells.text("launch"),
         prefill=_phase(cells, "prefill"),
         decode=_phase(cells, "decode"),
     )

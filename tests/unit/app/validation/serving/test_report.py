@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,8 @@ def test_calibration_finds_the_constants_that_made_the_rows(tmp_path: Path) -> N
     lengths = [{"osl": str(64 + n)} for n in range(LEAST_ROWS)]
     made = []
     for row, measured in zip(lengths, points(tmp_path, *lengths), strict=True):
-        true = figures(deployment(measured.run), default_constants(EngineName.VLLM))
-        made.append(row | {"ttft_ms": str(true.ttft_mean_ms + 60.0), "tpot_ms": str(true.tpot_ms)})
+        true = figures(deployment(measured.run), replace(default_constants(EngineName.VLLM), step_s=1.5e-3, request_s=0.06))
+        made.append(row | {"ttft_ms": str(true.ttft_mean_ms), "tpot_ms": str(true.tpot_ms)})
     rows = points(tmp_path, *made, {"gpu": "h200_sxm"})
     fitted = {fold.key: fold.constants for fold in calibrate(rows).folds}["llama-3.1-8b", "dgx-h200"]
     assert (fitted.step_s, fitted.request_s) == (1.5e-3, 0.06)

@@ -1,0 +1,41 @@
+"""The constants of ``plan``, ``simulate`` and ``validate`` are the same ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshwright.app.validation.serving.deployment import Deployment, deployment
+from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.replay import PROFILES, default_constants, simulated_engine, with_host_time
+from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
+from meshwright.costmodels.serving.latency_law import OUTSIDE_S, latency_law
+from tests.unit.app.validation.serving.tables import point
+
+
+def deployed(folder: Path, engine: EngineName) -> Deployment:
+    return deployment(point(folder, engine=engine.value).run)
+
+
+def test_every_profile_is_one_that_validate_starts_from() -> None:
+    assert {profile.engine: profile for profile in PROFILES.values()} == dict(ENGINE_PROFILES)
+    assert set(OUTSIDE_S) == set(ServingEngine)
+
+
+@pytest.mark.parametrize("engine", EngineName)
+def test_constants_are_those_of_the_profile_and_of_the_law_of_latencies(engine: EngineName) -> None:
+    profile, constants = PROFILES[engine], default_constants(engine)
+    assert (constants.step_s, constants.operator_s) == (profile.step_s, profile.prompt_operator_s)
+    assert constants.request_s == latency_law(profile.engine, pools=False, devices=()).ttft.outside_s
+
+
+@pytest.mark.parametrize("engine", EngineName)
+def test_steps_of_validate_are_those_that_plan_simulates(tmp_path: Path, engine: EngineName) -> None:
+    built = simulated_engine(deployed(tmp_path, engine))
+    own, used = built.simulated_times, with_host_time(built, default_constants(engine), PROFILES[engine])
+    assert isinstance(own, StepTimes) and isinstance(used, StepTimes)
+    assert np.array_equal(own.tokens_s, used.tokens_s)
+    assert np.array_equal(own.least_prompt_s, used.least_prompt_s)
