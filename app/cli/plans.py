@@ -71,16 +71,20 @@ def simulate(
 def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     launcher: Annotated[Launcher, typer.Option("--to", help="Launcher to write for.")],
+    scheduler: Annotated[
+        str | None, typer.Option("--on", metavar="SCHEDULER", help="Training: write a job of slurm or kubernetes that runs it.")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", parser=output_folder, help="Write the files into a folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Print the arguments or files that launch a plan."""
-    from meshwright.app.cli.commands.exporting import run_export
+    from meshwright.app.cli.commands.exporting import ExportCommand, run_export
     from meshwright.app.cli.commands.planning import Output
 
-    return run_export(plan_source, launcher, folder, Output.JSON if as_json else Output.PAGE, environment_settings())
+    command = ExportCommand(plan_source, launcher, scheduler, folder, Output.JSON if as_json else Output.PAGE)
+    return run_export(command, environment_settings())
 
 
 @exits

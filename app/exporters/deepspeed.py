@@ -24,6 +24,7 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "0.19.8"
 CONFIG = "ds_config.json"
+HOST_FILE = "hostfile"
 SCRIPT = "train.py"
 GB = 1e9
 NVME_PATH = "/local_nvme"
@@ -45,6 +46,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         launcher=Launcher.DEEPSPEED,
         version=VERSION,
         command=command_text(parts=_launch_words(request, plan.devices)),
+        host_file=None if len(devices_per_node(request, plan.devices)) == 1 else HOST_FILE,
         files={CONFIG: json.dumps(config, indent=2) + "\n"},
         inexpressible=(
             *recompute_differs(plan),
@@ -125,7 +127,7 @@ def uniform_parts(n_layers: int, n_stages: int) -> tuple[int, ...]:
 
 def _launch_words(request: TrainingRequest, n_devices: int) -> list[Words]:
     per_node = devices_per_node(request, n_devices)
-    hosts: list[Words] = [] if len(per_node) == 1 else [flag("hostfile", "hostfile")]
+    hosts: list[Words] = [] if len(per_node) == 1 else [flag("hostfile", HOST_FILE)]
     return [
         ("deepspeed",),
         *hosts,
@@ -208,7 +210,7 @@ def _assumptions(plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...
     ]
     per_node = devices_per_node(request, plan.devices)
     if len(per_node) > 1:
-        said.append("hostfile lists the nodes in the cluster's order, as 'host slots=devices'")
+        said.append(f"{HOST_FILE} lists the nodes in the cluster's order, as 'host slots=devices'")
     if len(set(per_node)) > 1:
         said.append(f"nodes take part with {', '.join(str(n) for n in per_node)} devices: give these as slots, not num_gpus")
     if plan.axes.tp > 1 and plan.axes.pp == 1:

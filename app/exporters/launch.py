@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meshwright.app.documents.output_files import FilePermissions, OutputFile, write_outputs
@@ -57,11 +58,18 @@ def _comments(result: Export) -> list[str]:
     ]
 
 
-def write_export(result: Export, folder: Path) -> list[Path]:
-    """Write the files and the script into a folder, and return their paths; raises PlanFileError when that can't be done."""
-    files = [OutputFile(folder / name, text) for name, text in result.files.items()]
-    script = "\n".join([*_comments(result), result.command, ""])
-    files.append(OutputFile(folder / SCRIPT_NAME, script, FilePermissions.SCRIPT))
+def script_of_command(result: Export) -> str:
+    """The launch script that stands beside the launcher's files."""
+    return "\n".join([*_comments(result), result.command, ""])
+
+
+def write_export(result: Export, folder: Path, *, beside: Mapping[str, str] = MappingProxyType({})) -> list[Path]:
+    """Write the files and the script into a folder, and other texts ``beside`` them by name; return their paths.
+
+    Raises PlanFileError when that can't be done.
+    """
+    files = [OutputFile(folder / name, text) for name, text in (*result.files.items(), *beside.items())]
+    files.append(OutputFile(folder / SCRIPT_NAME, script_of_command(result), FilePermissions.SCRIPT))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

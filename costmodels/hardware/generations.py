@@ -50,12 +50,14 @@ class Generation:
 
     flash_attention_2_slowdown   time of FlashAttention-2 over that of the fastest attention kernels
     engine_all_reduce            serving engines' kernels, by name of the engine
+    kubernetes_resource          the name under which its device plugin offers devices to pods
     sources                      where each figure is from
     """
 
     name: str
     flash_attention_2_slowdown: Slowdown
     engine_all_reduce: Mapping[str, AllReduceKernels]
+    kubernetes_resource: str
     sources: Mapping[str, str]
 
 
