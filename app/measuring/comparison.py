@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.costmodels.calibration.calibration import Calibration
-from meshwright.costmodels.calibration.from_runs import is_run_key
+from meshwright.costmodels.calibration.from_runs import LATENCY, is_run_key
 from meshwright.costmodels.calibration.networks import is_fabric_key
 
 SMALLEST_CHANGE = 1e-3
@@ -87,6 +87,8 @@ def _errors(document: Mapping[str, Any]) -> dict[str, float | str]:
 
 def _constants(document: Mapping[str, Any]) -> dict[str, float | str]:
     flat: dict[str, float | str] = {}
+    if LATENCY in document:
+        return dict(_flat(LATENCY, document[LATENCY]))
     if is_run_key(document["key"]):
         return {**dict(_flat("time", document["time"])), "memory.runs": float(len(document["memory"]))}
     if is_fabric_key(document["key"]):

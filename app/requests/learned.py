@@ -42,13 +42,9 @@ def with_runs(
     it or names such a calibration itself. Raises DocumentError for one that was learned elsewhere."""
     named = [calibration for calibration in given if is_run_key(calibration_key(calibration.name))]
     looks = source.runs is RunsUse.NEWEST and not named and learned.follows_runs(is_registered=is_registered)
-    if not isinstance(source.workload, TrainingWorkload):
-        if named:
-            raise _learned_elsewhere(named[0], "none for a serving workload")
-        return tuple(given)
     if not (named or looks):
         return tuple(given)
-    key = _key_of(source, source.workload, cluster)
+    key = _key_of(source, cluster)
     elsewhere = [calibration for calibration in named if calibration_key(calibration.name) != key]
     if elsewhere:
         raise _learned_elsewhere(elsewhere[0], key)
@@ -71,13 +67,14 @@ def with_memory_of_runs(workload: TrainingWorkload, search: Search, calibrations
     return replace(workload, implementation=replace(stated or StatedImplementation(), memory=law))
 
 
-def _key_of(source: RequestDocument, workload: TrainingWorkload, cluster: Cluster) -> str:
-    stated = workload.implementation
+def _key_of(source: RequestDocument, cluster: Cluster) -> str:
+    workload, search = source.workload, source.search
+    stated = workload.implementation if isinstance(workload, TrainingWorkload) else None
     group = run_group(
         {
             "cluster": to_document(Cluster, cluster),
             "workload": {"kind": workload.kind, "implementation": {"profile": stated.profile if stated else None}},
-            "search": {"launcher": source.search.launcher.value},
+            "search": {"launcher": search.launcher.value, "engine": search.engine.value},
         }
     )
     assert group is not None, "all that a group is told by is there"
@@ -85,5 +82,7 @@ def _key_of(source: RequestDocument, workload: TrainingWorkload, cluster: Cluste
 
 
 def _learned_elsewhere(calibration: Calibration, allowed: str) -> DocumentError:
-    fault = FieldError("calibrations", "learned from runs of other hardware or another framework", calibration.name, allowed)
+    fault = FieldError(
+        "calibrations", "learned from runs of other hardware, another framework or engine", calibration.name, allowed
+    )
     return DocumentError("this request can't be used", (fault,))

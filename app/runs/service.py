@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,8 +30,10 @@ from meshwright.app.security.principal import LOCAL, Principal
 from meshwright.costmodels.version import COST_MODEL_VERSION
 from meshwright.solver.answer.cluster_time import law_of
 from meshwright.solver.answer.document import record_of
+from meshwright.solver.answer.layouts import Pools
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import ServingRequest, TrainingRequest
+from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.training.space.implementation import implementation_of
 
 FARTHEST = 100.0
@@ -162,10 +165,20 @@ def _predicted(answered: AnsweredRequest) -> dict[str, Any]:
     law = law_of(answered.request)
     if law is not None:
         said["step_time_s"] /= law.scale
+    if isinstance(answered.request, ServingRequest):
+        said |= _before_runs(answered.request, answered.plan, said)
     if isinstance(answered.request, TrainingRequest):
         said["peak_memory_bytes"] /= implementation_of(answered.request.workload, answered.request.search).memory.scale
     smallest = min(group.node.device.memory_bytes for group in answered.request.cluster.groups)
     return said | {"device_memory_bytes": smallest, "overhead_bytes": _overhead_bytes(answered.plan)}
+
+
+def _before_runs(request: ServingRequest, plan: Plan, said: Mapping[str, float]) -> dict[str, float]:
+    """Return the latencies that are predicted of a plan where no run has been told."""
+    pools = isinstance(plan.layout, Pools)
+    used, first = promised_of(request, pools=pools).law, promised_of(replace(request, calibrations=()), pools=pools).law
+    kinds = (("ttft_p95_s", used.ttft, first.ttft), ("tpot_p95_s", used.tpot, first.tpot))
+    return {name: first.median_s(used.simulated_s(said[name], 0.5)) for name, used, first in kinds if said.get(name)}
 
 
 def _overhead_bytes(plan: Plan) -> float:

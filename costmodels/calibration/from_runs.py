@@ -1,7 +1,8 @@
-"""Calibrations learned from measured runs: how long steps take over what the cost model says, and what memory runs took.
+"""Calibrations learned from measured runs: of training how long steps take over what the cost model says, and what memory runs
+took; of serving what measured latencies are over simulated ones.
 
 Such a calibration belongs to the hardware of a cluster and to what runs the model on it, and stands in a request beside those
-of devices. It has a scale for all times: it moves no plan before another, but says when a target holds.
+of devices. What it says of times is the same for all plans: it moves none before another, but says when a target holds.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ LARGEST_SCALE = 100.0
 """Runs farther from what was predicted are refused when they are reported."""
 
 LONGEST_ORIGIN = 200
+
+LATENCY = "latency"
+"""The part of a serving engine's document, in the place of the time and memory of a training framework's."""
+
+LONGEST_OUTSIDE_S = 100.0
+"""Seconds outside of a simulation that a document may tell of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,9 @@ def time_law(calibration: Calibration) -> TimeLaw:
 
 def check_run_calibration(document: Mapping[str, Any]) -> None:
     """Refuse a document that nothing can be computed with; raises ClusterError."""
+    if LATENCY in document:
+        _check_latencies(document)
+        return
     try:
         time, outcomes = document["time"], document["memory"]
         numbers = (time["scale"], time["shared_sigma"], time["own_sigma"])
@@ -103,6 +113,32 @@ def check_run_calibration(document: Mapping[str, Any]) -> None:
         raise _unusable(str(document.get("time"))[:LONGEST_ORIGIN])
 
 
+def _check_latencies(document: Mapping[str, Any]) -> None:
+    try:
+        latency = document[LATENCY]
+        laws = (latency["ttft"], latency["tpot"])
+        good = (
+            isinstance(document["key"], str)
+            and isinstance(document["cluster"], str)
+            and is_run_key(document["key"])
+            and isinstance(latency["runs"], int)
+            and all(_is_law(law) for law in laws)
+        )
+    except (KeyError, TypeError) as error:
+        raise _unusable(f"nothing usable under {error}") from None
+    if not good:
+        raise _unusable(str(latency)[:LONGEST_ORIGIN])
+
+
+def _is_law(law: Mapping[str, Any]) -> bool:
+    numbers = (law["outside_s"], law["scale"], law["shared_sigma"], law["own_sigma"])
+    if not all(_is_number(each) for each in numbers):
+        return False
+    outside_s, scale, *sigmas = numbers
+    within = 0.0 <= outside_s <= LONGEST_OUTSIDE_S and 1.0 / LARGEST_SCALE <= scale <= LARGEST_SCALE
+    return within and all(0.0 < each <= LARGEST_SCALE for each in sigmas)
+
+
 def _is_outcome(value: Any) -> bool:
     sizes = (value["median_bytes"], value["told_bytes"])
     return value["outcome"] in ("peak", "fitted", "ran-out") and all(_is_number(each) and 0.0 < each < 1e18 for each in sizes)
@@ -116,5 +152,5 @@ def _unusable(given: str) -> ClusterError:
     return ClusterError(
         "this is no calibration learned from runs",
         given=given,
-        allowed="key, cluster, time and memory, as 'meshwright calibrate show --json' prints",
+        allowed="key, cluster, and time and memory or latency, as 'meshwright calibrate show --json' prints",
     )

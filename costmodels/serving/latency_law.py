@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from meshwright.costmodels.calibration.borrowed import borrowed_source, errors_of
+from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.calibration.from_runs import LATENCY, run_calibration
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 
@@ -130,6 +132,20 @@ def latency_law(
     sigma = math.log1p(borrowed) / _STANDARD.inv_cdf(0.95)
     basis = f"{law.basis}, and errors of borrowed kernels"
     return replace(law, ttft=_widened(law.ttft, sigma), tpot=_widened(law.tpot, sigma), basis=basis)
+
+
+def learned_latencies(calibrations: Iterable[Calibration]) -> ServingLaw | None:
+    """Return the laws that measured runs taught, among the calibrations of a request; None where none did."""
+    learned = run_calibration(calibrations)
+    if learned is None or LATENCY not in learned.document:
+        return None
+    told = learned.document[LATENCY]
+    ttft, tpot = (
+        LatencyLaw(law["outside_s"], law["scale"], law["shared_sigma"], law["own_sigma"])
+        for law in (told["ttft"], told["tpot"])
+    )
+    runs = told["runs"]
+    return ServingLaw(ttft, tpot, f"{runs} measured run{'' if runs == 1 else 's'} of this engine on this hardware", runs)
 
 
 def _told(law: LatencyLaw, learned: LatencyLaw) -> LatencyLaw:

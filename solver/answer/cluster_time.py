@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME, TimeLaw, run_calibration, time_law
+from meshwright.costmodels.calibration.from_runs import LATENCY, UNMEASURED_TIME, TimeLaw, run_calibration, time_law
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, CalibrationUse, Certificate, Predicted
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
@@ -33,7 +33,7 @@ LOW, HIGH = 0.05, 0.95
 def law_of(request: PlanRequest) -> TimeLaw | None:
     """Return what runs told of the times of a training request; None where nothing was learned."""
     learned = run_calibration(request.calibrations) if isinstance(request, TrainingRequest) else None
-    return None if learned is None else time_law(learned)
+    return None if learned is None or LATENCY in learned.document else time_law(learned)
 
 
 def confident_factor(request: TrainingRequest) -> float:

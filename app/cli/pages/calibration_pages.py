@@ -17,6 +17,7 @@ from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import is_run_key, time_law
 from meshwright.costmodels.calibration.networks import is_fabric_key
 from meshwright.costmodels.fitting.cross_validation import Score
+from meshwright.costmodels.serving.latency_law import learned_latencies
 
 SHOWN_DIGEST = len("sha256:") + 12
 LONGEST_VALUE = 40
@@ -47,7 +48,12 @@ def print_calibration(console: Console, calibration: Calibration, row: Calibrati
     console.print(
         f"stored {row.created_at:%Y-%m-%d %H:%M} UTC, {row.samples:,} measurements ({row.samples_digest[:SHOWN_DIGEST]})"
     )
-    if is_run_key(row.key):
+    latencies = learned_latencies((calibration,))
+    if latencies is not None:
+        for time, latency in (("first token", latencies.ttft), ("each other token", latencies.tpot)):
+            more = f"median {latency.scale:.3f} times, at most {latency.factor(0.9):.3f} times in nine of ten cases"
+            console.print(f"{time}: {1e3 * latency.outside_s:.1f} ms more than simulated, with that {more}")
+    elif is_run_key(row.key):
         law = time_law(calibration)
         band = f"nine of ten runs between {law.factor(0.05):.3f} and {law.factor(0.95):.3f}"
         console.print(f"steps take {law.scale:.3f} times what the cost model says ({band})")

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from meshwright.costmodels.calibration.from_runs import run_calibration
 from meshwright.costmodels.calibration.kernels import KernelError, KernelKind
 from meshwright.costmodels.kernels.compute import kernel_error
 from meshwright.costmodels.kernels.operator_time import vector_kernel
@@ -18,6 +19,7 @@ from meshwright.costmodels.model.split_dims import is_expert_step, is_routed
 from meshwright.costmodels.network.collectives import collective_error
 from meshwright.costmodels.serving.attention import decode_s, prefill_s_per_pair
 from meshwright.costmodels.serving.experts import expert_curve, routed_experts_s
+from meshwright.costmodels.serving.latency_law import learned_latencies
 from meshwright.costmodels.serving.latent_attention import latent_cache, latent_decode_error, latent_expansion
 from meshwright.costmodels.serving.operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s
 from meshwright.costmodels.serving.stage_ranks import stage_ranks
@@ -77,7 +79,24 @@ def calibrations_used(request: ServingRequest, points: Sequence[StepPoint]) -> t
     weight = {f"{key}/{kind}": max(used.share for _, used in entries) for (key, kind), entries in found.items()}
     ordered = sorted(uses, key=lambda use: (-weight[use.id], use.id))
     spans = (stage_ranks(request.cluster, each.layout.grid, first=each.layout.first_rank).stage.spans_nodes for each in points)
-    return (*ordered, *(networks_used(request.cluster) if any(spans) else ()))
+    return (*ordered, *(networks_used(request.cluster) if any(spans) else ()), *_learned_from_runs(request))
+
+
+def _learned_from_runs(request: ServingRequest) -> Iterator[CalibrationUse]:
+    """The calibration that measured runs taught, if any, with the error of the time per token that is left."""
+    calibration, law = run_calibration(request.calibrations), learned_latencies(request.calibrations)
+    if calibration is None or law is None:
+        return
+    told = (
+        f"{name} {1e3 * each.outside_s:.1f} ms x {each.scale:.3f}" for name, each in (("TTFT", law.ttft), ("TPOT", law.tpot))
+    )
+    yield CalibrationUse(
+        id=calibration.name,
+        device=str(calibration.document["cluster"]),
+        median_error=law.tpot.factor(0.75) / law.tpot.scale - 1.0,
+        p95_error=law.tpot.factor(0.95) / law.tpot.scale - 1.0,
+        basis=f"outside of the simulation, and on the whole: {', '.join(told)}; by {law.basis}",
+    )
 
 
 def kernel_shares(request: ServingRequest, point: StepPoint) -> list[KernelShare]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.queueing.simulation.replica import Targets
 from meshwright.costmodels.queueing.statistics import Percentile
-from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw, latency_law
+from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw, latency_law, learned_latencies
 from meshwright.solver.answer.predicted import Band, Predicted
 from meshwright.solver.problem.request import ServingRequest
 
@@ -62,7 +62,8 @@ def promised_of(request: ServingRequest, *, pools: bool = False) -> Promised:
     """Return what a request's targets ask of simulated percentiles, of workers that do both phases or of two pools."""
     slo = request.slo
     devices = [group.node.device for group in request.cluster.groups]
-    law = latency_law(request.search.engine, pools=pools, devices=devices)
+    learned = learned_latencies(request.calibrations)
+    law = latency_law(request.search.engine, pools=pools, devices=devices, learned=learned)
     return Promised(_target_s(slo.p95_ttft_ms), _target_s(slo.p95_tpot_ms), law, slo.confidence)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean
 
-from meshwright.costmodels.serving.latency_law import ServingLaw, latency_law
+from meshwright.costmodels.serving.latency_law import ServingLaw, latency_law, learned_latencies
 from meshwright.solver.answer.layouts import EngineLoad
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
@@ -53,7 +53,8 @@ def promise_violations(predicted: Predicted, request: ServingRequest, *, pools: 
 def law_of(request: ServingRequest, *, pools: bool) -> ServingLaw:
     """Return the law of the latencies of a request's engine."""
     devices = [group.node.device for group in request.cluster.groups]
-    return latency_law(request.search.engine, pools=pools, devices=devices)
+    learned = learned_latencies(request.calibrations)
+    return latency_law(request.search.engine, pools=pools, devices=devices, learned=learned)
 
 
 def mean_lengths(workload: ServingWorkload) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from meshwright.solver.verify.rules.figures import band_violations, cost_violati
 from meshwright.solver.verify.rules.parameters import Owned, Share, owned_parameters
 from meshwright.solver.verify.serving.cache import kv_bytes_per_token
 from meshwright.solver.verify.serving.degrees import restriction_violations, stage_ranks
-from meshwright.solver.verify.serving.load import load_violations, mean_lengths
+from meshwright.solver.verify.serving.load import law_of, load_violations, mean_lengths
 from meshwright.solver.verify.serving.memory import memory_violations, serving_share
 from meshwright.solver.verify.serving.phases import of_prompts
 from meshwright.solver.verify.serving.power import power_violations
@@ -208,6 +208,7 @@ def _wait_violations(prompts: PromptPhase, predicted: Predicted, request: Servin
     if not (isinstance(prompt, FixedLength) and isinstance(output, FixedLength)) or output.fixed < 2:
         return
     waited_s = prompts.to_decode_s + prompt.fixed * (prompts.out_token_s + prompts.in_token_s)
-    if not at_most(waited_s / (output.fixed - 1), predicted.tpot_p95_s):
+    each_s = law_of(request, pools=False).tpot.median_s(waited_s / (output.fixed - 1))
+    if not at_most(each_s, predicted.tpot_p95_s):
         given = f"{predicted.tpot_p95_s} s; {waited_s} s of waiting over {output.fixed - 1} tokens"
         yield Violation(Rule.STAGE_TIME, "plan.predicted.tpot_p95_s", given)
