@@ -61,7 +61,7 @@ def _on_the_first(job: Job, host_file: str) -> list[str]:
 
 
 def _of_a_node(job: Job) -> str:
-    """What each node runs: numbers alone stand in it, so that single quotes hold it."""
+    """The commands of a node; numbers alone stand in them, so that single quotes hold them."""
     said = ["export NODE_RANK=$SLURM_NODEID"]
     if not job.is_even:
         said += [f"set -- {' '.join(map(str, job.devices_per_node))}", "shift $SLURM_NODEID", "export DEVICES=$1"]

@@ -126,7 +126,7 @@ def test_a_job_carries_every_file_of_its_launcher(launcher: Launcher, tmp_path: 
 
 
 def in_pod(manifest: list[dict[str, Any]], folder: Path, index: int) -> list[str]:
-    """What torchrun is told in the pod of an index: its command over the files of the ConfigMap."""
+    """The lines that torchrun tells in the pod of an index, whose files are those of the ConfigMap."""
     for name, text in manifest[0]["data"].items():
         (folder / "launch").mkdir(exist_ok=True)
         (folder / "launch" / name).write_text(text)
