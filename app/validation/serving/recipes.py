@@ -62,12 +62,16 @@ def step_tokens(load: Load) -> int:
     if load.source is Source.AICONFIGURATOR:
         sequences = 0 if load.engine is EngineName.SGLANG else GENERATED_SEQUENCES
         return sequences + prompt + GENERATED_TOKENS
+    if _is_later_minimax(load):
+        return 2 * prompt
     if load.source is Source.OTHER or load.engine is EngineName.VLLM:
         # InferenceX gives vLLM --max-num-batched-tokens 8192.
         return DEFAULT_STEP_TOKENS
     if load.engine is EngineName.SGLANG:
-        # dsr1_fp8_*.sh: --chunked-prefill-size 32768; dsr1_fp4_b200.sh: 16384.
-        return 16384 if load.precision is DType.FP4 else 32768
+        # dsr1_fp8_*.sh, glm5_*.sh, qwen3.5_*_b200.sh: --chunked-prefill-size 32768; dsr1_fp4_b200.sh, qwen3.5_fp8_h200.sh:
+        # 16384.
+        fewer = (("deepseek-v3", DType.FP4), ("qwen3.5-397b-a17b", DType.FP8))
+        return 16384 if (load.model, load.precision) in fewer else 32768
     if load.model == "gpt-oss-120b":
         # gptoss_fp4_h200_trt.sh: --max_num_tokens 20000.
         return 20000
@@ -82,12 +86,23 @@ def step_tokens(load: Load) -> int:
 
 def kv_dtype(load: Load) -> DType:
     """Format of the cache. NVIDIA's fp8 and fp4 checkpoints quantise it, and TensorRT-LLM runs them; scripts of InferenceX say
-    fp8 but for gpt-oss and for SGLang on H200, which leave it at the model's own. Others keep 16 bits."""
+    fp8 but for gpt-oss, for DeepSeek by SGLang on Hopper and for MiniMax's earlier ones, which leave it at the model's own.
+    Others keep 16 bits."""
     narrow = load.precision in (DType.FP8, DType.FP4)
     if load.source is Source.INFERENCEX:
-        own = load.model == "gpt-oss-120b" or (load.engine is EngineName.SGLANG and load.node != "dgx-b200")
+        hopper = load.node in ("dgx-h100", "dgx-h200")
+        deepseek = load.engine is EngineName.SGLANG and load.model not in ("glm-5", "qwen3.5-397b-a17b") and hopper
+        minimax = load.model == "minimax-m2.5" and not _is_later_minimax(load)
+        own = load.model == "gpt-oss-120b" or deepseek or minimax
         return DType.BF16 if own or not narrow else DType.FP8
     return DType.FP8 if load.engine is EngineName.TENSORRT_LLM and narrow else DType.BF16
+
+
+def _is_later_minimax(load: Load) -> bool:
+    """Return True for runs of minimaxm2.5_*_b200.sh since 27 March 2026: --kv-cache-dtype fp8, --max-num-batched-tokens twice
+    the prompt."""
+    ran = load.source is Source.INFERENCEX and load.model == "minimax-m2.5" and load.node == "dgx-b200"
+    return ran and load.measured >= "2026-03-27"
 
 
 def held_steps(load: Load) -> float:

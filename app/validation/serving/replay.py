@@ -27,7 +27,7 @@ from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, SEQ
+from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.model.weight_format import WeightFormat
@@ -239,10 +239,8 @@ def _engine(server: _Server) -> Engine:
     node = node_type(server.node)
     cluster = Cluster((NodeGroup("node", node, -(-workers.devices // node.devices_per_node)),))
     arrivals = PoissonArrivals(process="poisson", requests_per_s=1.0)
-    graph, grid = (
-        graph_of(server.model, server.config),
-        RankGrid(tp=workers.tp, attention_dp=workers.attention_dp, ep=workers.ep),
-    )
+    grid = RankGrid(tp=workers.tp, attention_dp=workers.attention_dp, ep=workers.ep)
+    graph = _with_redundant_experts(graph_of(server.model, server.config), grid)
     if grid.ranks % grid.ep or not divides(graph.dims, grid):
         raise NotPredictedError(f"the layout does not divide the model ({grid})")
     precision, weights, quantised = checkpoint(server.model, graph, server.precision)
@@ -268,6 +266,17 @@ def _engine(server: _Server) -> Engine:
         profile=PROFILES[server.engine],
     )
     return builder.engine(Layout(cluster.groups[0], 0, grid, workers.pp))
+
+
+def _with_redundant_experts(graph: ModelGraph, grid: RankGrid) -> ModelGraph:
+    """The model with so many copies of experts that its ranks hold equally many; each token goes to as many as before.
+
+    SGLang's --ep-num-redundant-experts, TensorRT-LLM's moe_load_balancer: 288 for 256 on 48 ranks.
+    """
+    experts = graph.dims.get(EXPERTS, 0)
+    if experts % grid.ep == 0:
+        return graph
+    return replace(graph, dims={**graph.dims, EXPERTS: -(-experts // grid.ep) * grid.ep})
 
 
 def roofline(deployed: Deployment) -> Figures:

@@ -20,6 +20,7 @@ LOAD = Load(
     output_tokens=1024,
     clients=64,
 )
+MINIMAX = replace(LOAD, engine=EngineName.VLLM, model="minimax-m2.5", node="dgx-b200", measured="2026-04-10")
 DEEPSEEK = replace(LOAD, model="deepseek-v3", node="dgx-b200", tp=8)
 
 
@@ -35,6 +36,11 @@ DEEPSEEK = replace(LOAD, model="deepseek-v3", node="dgx-b200", tp=8)
         (replace(DEEPSEEK, measured="2025-11-02"), 1152),
         (replace(DEEPSEEK, engine=EngineName.SGLANG), 32768),
         (replace(DEEPSEEK, engine=EngineName.SGLANG, precision=DType.FP4), 16384),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG, model="glm-5", precision=DType.FP4), 32768),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG, model="qwen3.5-397b-a17b", node="dgx-h200"), 16384),
+        (MINIMAX, 2048),
+        (replace(MINIMAX, measured="2026-03-20"), 8192),
+        (replace(MINIMAX, node="dgx-h100"), 8192),
         (replace(LOAD, source=Source.AICONFIGURATOR), 512 + 1024 + 1500),
         (replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.SGLANG), 1024 + 1500),
         (replace(LOAD, source=Source.OTHER), 8192),
@@ -51,6 +57,10 @@ def test_token_limits(load: Load, tokens: int) -> None:
         (replace(LOAD, model="gpt-oss-120b", precision=DType.FP4), DType.BF16),
         (replace(DEEPSEEK, engine=EngineName.SGLANG), DType.FP8),
         (replace(DEEPSEEK, engine=EngineName.SGLANG, node="dgx-h200"), DType.BF16),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG, model="qwen3.5-397b-a17b", node="dgx-h200"), DType.FP8),
+        (replace(DEEPSEEK, engine=EngineName.SGLANG, node="gb200-nvl72"), DType.FP8),
+        (MINIMAX, DType.FP8),
+        (replace(MINIMAX, measured="2026-03-20"), DType.BF16),
         (replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.VLLM), DType.BF16),
         (replace(LOAD, precision=DType.BF16), DType.BF16),
     ],

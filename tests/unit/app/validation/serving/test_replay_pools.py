@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from meshwright.app.validation.serving.deployment import deployment
 from meshwright.app.validation.serving.figures import Figures
 from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import default_constants, replay
+from meshwright.app.validation.serving.replay import default_constants, replay, simulated_engine
 from meshwright.app.validation.unpredicted import NotPredictedError
 from tests.unit.app.validation.serving.tables import point
 
@@ -43,3 +44,23 @@ def test_more_clients_get_more_done(tmp_path: Path) -> None:
 def test_full_load_on_pools_is_not_predicted(tmp_path: Path) -> None:
     with pytest.raises(NotPredictedError, match="full load"):
         figures(tmp_path, concurrency="max_load(all queued)")
+
+
+def test_decode_workers_do_not_pay_the_hosts_time_of_prompts(tmp_path: Path) -> None:
+    deployed = deployment(point(tmp_path, **POOLS, concurrency="8").run)
+    plain = default_constants(EngineName.VLLM)
+    slow = replace(plain, operator_s=plain.operator_s + 60e-6)
+    before, after = replay(deployed, plain), replay(deployed, slow)
+    assert after.tpot_ms == pytest.approx(before.tpot_ms, rel=0.01)
+    assert after.ttft_mean_ms > before.ttft_mean_ms
+
+
+def test_experts_that_do_not_divide_are_held_more_than_once(tmp_path: Path) -> None:
+    """As 48 ranks hold 288 experts of 256, the weights of a rank lie between those of 32 and of 64 ranks."""
+    row = {"model": "deepseek-ai/DeepSeek-R1", "gpu": "gb200", "engine": "sglang", "precision": "fp4", "mode": "agg"}
+
+    def weights(ranks: int) -> float:
+        degrees = {"tp": "1", "dp_attn": str(ranks), "ep": str(ranks), "n_gpus": str(ranks)}
+        return simulated_engine(deployment(point(tmp_path, **row, **degrees).run)).needs[0].weights_bytes
+
+    assert weights(64) < weights(48) < weights(32)
