@@ -86,7 +86,7 @@ def trials_here(request: TrainingRequest, plan: Plan, *, most: int) -> tuple[Tri
     """Plans to run one after another, found in this process until the request's time limit."""
     from meshwright.solver.api import trials
 
-    limit = TimeLimit(time.monotonic() + request.search.time_limit_s)
+    limit = TimeLimit.after(request.search.time_limit_s)
     return trials(request, plan, most=most, stop=limit, progress=ignore_progress)
 
 

@@ -9,6 +9,7 @@ from meshwright.app.pictures.drawings import frontier_drawing, memory_drawing, s
 from meshwright.app.pictures.step_timeline import step_timeline
 from meshwright.app.quoting import html_lines, html_text
 from meshwright.app.text.certificate import certificate_in_words
+from meshwright.app.text.equals import equals_in_words
 from meshwright.app.text.figures import axes, counted, gib, number_range, percent, seconds, significant
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
@@ -68,6 +69,9 @@ def _of_plan(answered: AnsweredRequest) -> Iterable[str]:
         yield f"<h2>How far to trust it</h2>{_list(_bands(plan.predicted))}"
     if plan.runners_up:
         yield f"<h2>Why not another plan</h2>{_list(f'{each.summary}: {each.why_not}' for each in plan.runners_up)}"
+    if plan.equals is not None and plan.equals.count > 1:
+        named = (f"{each.summary}: {each.differs}" for each in plan.equals.also_try)
+        yield f"<h2>Also try</h2>{_paragraph(equals_in_words(plan.equals))}{_list(named)}"
     command = _launch_command(plan, request)
     if command is not None:
         yield f"<h2>Launch</h2><pre>{html_lines(command)}</pre>"

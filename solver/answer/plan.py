@@ -10,7 +10,7 @@ from typing import Literal
 
 from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
 from meshwright.solver.answer.layouts import Layout
-from meshwright.solver.answer.predicted import CalibrationUse, Certificate, Predicted, RunnerUp, SearchStats
+from meshwright.solver.answer.predicted import CalibrationUse, Certificate, Equals, Predicted, RunnerUp, SearchStats
 from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
 from meshwright.solver.problem.request import PlanRequest
 
@@ -36,6 +36,7 @@ class Plan:
     predicted: Predicted | None = None
     layout: Layout | None = None
     runners_up: tuple[RunnerUp, ...] = ()
+    equals: Equals | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     interactivity: Interactivity | None = None
     reason: Reason | None = None

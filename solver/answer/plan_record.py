@@ -27,6 +27,7 @@ from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import (
     CalibrationUse,
     Certificate,
+    Equals,
     Predicted,
     RunnerUp,
     SearchStats,
@@ -157,6 +158,7 @@ class PlanRecord:
     switched: SwitchedPrompts | None = None
     breakdown: TimeBreakdown | None = None
     runners_up: tuple[RunnerUp, ...] = ()
+    equals: Equals | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     interactivity: Interactivity | None = None
     reason: Reason | None = None

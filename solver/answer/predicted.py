@@ -120,6 +120,42 @@ class RunnerUp:
 
 
 @dataclass(frozen=True, slots=True)
+class AlsoTry:
+    """A plan that is as good as the answer, as far as predictions can tell.
+
+    differs   where it spends its step, and what it risks, unlike the answer
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    summary: str
+    step_time_s: float
+    peak_memory_bytes: float
+    chance_out_of_memory: float
+    differs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Equals:
+    """The plans that ranking can't tell from the answer, those that differ in the micro-batch alone counted as one.
+
+    within       how much slower than the answer they are predicted, at most, as a share of its step
+    count        how many were found, the answer among them
+    all_found    False where the search ended before it had looked for all: there may be more
+    also_try     those of them that differ most in what is uncertain
+    basis        where the share comes from
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    within: float
+    count: int
+    all_found: bool
+    also_try: tuple[AlsoTry, ...]
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
 class CalibrationUse:
     """The calibration that a prediction rests on, and its measured error (relative, held-out rows)."""
 

@@ -16,6 +16,7 @@ from meshwright.app.cli.pages.stages import memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.console import plain
+from meshwright.app.text.equals import equals_in_words
 from meshwright.app.text.figures import amount, axes, counted, gib, percent, seconds, significant
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.chosen import unusual_choices
@@ -93,7 +94,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
         parts.append(_time(breakdown))
-    parts += [_comparison(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
+    parts += [_comparison(plan), *_equals(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
     return parts
 
 
@@ -232,6 +233,18 @@ def _comparison(plan: Plan) -> RenderableType:
     for other in plan.runners_up[:SHOWN_RUNNERS_UP]:
         lines += [_indented(plain(other.summary), 2), _indented(plain(other.why_not, style="dim"), 4)]
     return Group(*lines)
+
+
+def _equals(plan: Plan) -> list[RenderableType]:
+    """The plans that ranking can't tell from this one; nothing where there is none."""
+    if plan.equals is None or plan.equals.count < 2:
+        return []
+    lines: list[RenderableType] = [plain(equals_in_words(plan.equals), style="bold")]
+    if plan.equals.also_try:
+        lines.append(plain("Also try:"))
+    for other in plan.equals.also_try:
+        lines += [_indented(plain(other.summary), 2), _indented(plain(other.differs, style="dim"), 4)]
+    return [Group(*lines)]
 
 
 def _calibration(plan: Plan) -> Group:

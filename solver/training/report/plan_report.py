@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from meshwright.solver.training.costs.stage_table import Sharding, StageTable
 from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
 from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
 from meshwright.solver.training.report.device_counts import SizedResult
+from meshwright.solver.training.report.equals import equal_plans
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
 from meshwright.solver.training.report.whole_steps import step_traits
@@ -73,7 +75,7 @@ def feasible_plan(
     if sized is not None:
         others, certificate = [*others, *sized.others], sized.certificate
         rivals = (*sized.runners_up, *(sized.revalued(rival) for rival in rivals))
-    return decided_plan(
+    plan = decided_plan(
         request,
         costs,
         best.decision,
@@ -83,6 +85,7 @@ def feasible_plan(
         runners_up=rivals[:MAX_RUNNERS_UP],
         frontier=frontier(Costed(request, costs, best), [*others, *swept]),
     )
+    return plan if sized is not None else replace(plan, equals=equal_plans(costs, result))
 
 
 def _step_certificate(request: TrainingRequest, best: Solved, result: SearchResult) -> Certificate:

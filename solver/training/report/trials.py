@@ -1,9 +1,10 @@
 """Plans to run one after another: an order that leaves the least regret after each trial, and what each outcome would tell.
 
-The search finds plans that leave more and more memory free, and the best of meshes that lost. Which of them is really the
-fastest that starts is not known: memory has a shift that all runs on a cluster share, and every plan has something of its own
-in memory and time. The order is greedy over scenarios of these: each trial is the one that lowers most what the best plan found
-so far is expected to take, among those that start well enough.
+The search finds plans that leave more and more memory free, those that ranking can't tell from the best, and the best of
+meshes that lost. Which of them is really the fastest that starts is not known: memory has a shift that all runs on a cluster
+share, every plan has something of its own in memory and time, and parts of a step have errors that plans share by how they
+spend it (`ranking_noise`). The order is greedy over scenarios of these: each trial is the one that lowers most what the best
+plan found so far is expected to take, among those that start well enough.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from statistics import NormalDist, fmean
 
 import numpy as np
 
-from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME
 from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
-from meshwright.solver.answer.layouts import Uniform
+from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
+from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
+from meshwright.solver.answer.stage import Stage
 from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import evaluate_decision
 from meshwright.solver.training.report.plan_report import decided_plan
+from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, Shares, shares_of
 from meshwright.solver.training.search.aims import LeastStepTime
 from meshwright.solver.training.search.best_first import Solved, decision_tables, search
 from meshwright.solver.training.space.implementation import implementation_of
@@ -34,8 +37,6 @@ MORE_RESERVES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.45)
 """Shares of memory that plans leave free beside the user's own reserve: the fastest of each is a candidate."""
 
 SCENARIOS = 400
-SHARED_BY_MESH = 0.8
-"""The part of the variance of a plan's own time that plans of one mesh share. Assumed: tables have too few plans of one."""
 
 _STANDARD = NormalDist()
 
@@ -57,10 +58,12 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """A plan that may be tried: its step, the median memory of its fullest device over what may be used, its parts' shares."""
+
     plan: Plan
-    mesh: object
     step_s: float
     fullness: float
+    shares: Shares
 
 
 def training_trials(request: TrainingRequest, plan: Plan, *, most: int, stop: Stop, progress: OnProgress) -> tuple[Trial, ...]:
@@ -95,7 +98,7 @@ def training_trials(request: TrainingRequest, plan: Plan, *, most: int, stop: St
 
 
 def law_of_memory(request: TrainingRequest) -> MemoryLaw:
-    """Return the law of memory after the runs that the request knows of, around what is predicted."""
+    """Return the law that the search keeps plans within, after the runs that the request knows of, around what is predicted."""
     # Predicted memory has the law's scale in it already.
     return replace(implementation_of(request.workload, request.search).memory, scale=1.0)
 
@@ -109,9 +112,9 @@ def _candidates(request: TrainingRequest, plan: Plan, *, stop: Stop, progress: O
         reserve = request.cluster.memory_reserve + more
         if reserve >= 1.0 or stop():
             break
-        tighter = costs.with_memory_reserve(reserve)
-        result = search(tighter.request, tighter, aim=LeastStepTime(tighter), stop=stop, progress=progress)
-        for solved in [result.best, *result.alternatives]:
+        tighter, reach = costs.with_memory_reserve(reserve), RANKING_NOISE.within
+        result = search(tighter.request, tighter, aim=LeastStepTime(tighter), stop=stop, progress=progress, reach=reach)
+        for solved in [result.best, *result.alternatives, *result.near]:
             if solved is not None:
                 _add(found, _plan_of(solved, request, costs), request)
     return list(found.values())
@@ -126,15 +129,24 @@ def _plan_of(solved: Solved, request: TrainingRequest, costs: TrainingCosts) -> 
 
 def _add(found: dict[tuple[object, ...], _Candidate], plan: Plan, request: TrainingRequest) -> None:
     """Add a plan unless a faster one of its kind is there."""
-    predicted = plan.predicted
-    assert predicted is not None and predicted.step_time_s is not None, "a trial is a feasible training plan"
-    memory_bytes = min(group.node.device.memory_bytes for group in request.cluster.groups)
-    usable_bytes = memory_bytes * (1.0 - request.cluster.memory_reserve)
-    mesh = plan.layout.pipelines.axes if isinstance(plan.layout, Uniform) else plan.layout
-    candidate = _Candidate(plan, mesh, predicted.step_time_s, predicted.peak_memory_bytes / usable_bytes)
+    predicted, breakdown = plan.predicted, placement_of(plan).breakdown
+    assert predicted is not None and predicted.step_time_s is not None and breakdown is not None, "a feasible training plan"
+    fullness = max(stage.memory.total_bytes / stage.memory.capacity_bytes for stage in _stages(plan))
+    candidate = _Candidate(plan, predicted.step_time_s, fullness, shares_of(breakdown))
     key = (*_kind(plan), candidate.fullness * law_of_memory(request).margin(request.search.risk) <= 1.0)
     if key not in found or candidate.step_s < found[key].step_s:
         found[key] = candidate
+
+
+def _stages(plan: Plan) -> tuple[Stage, ...]:
+    """Return the stages of all pipelines of a training plan."""
+    match plan.layout:
+        case Uniform(pipelines) | Stagewise(pipelines):
+            return pipelines.stages
+        case ByGroup(groups):
+            return tuple(stage for replicas in groups for stage in replicas.pipelines.stages)
+        case _:
+            raise AssertionError("a trial is a plan of stages")
 
 
 def _kind(plan: Plan) -> tuple[object, ...]:
@@ -150,20 +162,18 @@ def _scenarios(candidates: Sequence[_Candidate], law: MemoryLaw, *, seed: int) -
     """Yield the times of all plans in worlds that may be; None where a plan runs out of memory."""
     # Uniform doubles of PCG64 are the same bits on every machine.
     random = np.random.Generator(np.random.PCG64(seed))
-    own = UNMEASURED_TIME.own_sigma
 
     def drawn() -> float:
         return _STANDARD.inv_cdf(min(max(float(random.random()), 1e-12), 1.0 - 1e-12))
 
-    meshes = list(dict.fromkeys(each.mesh for each in candidates))
     for _ in range(SCENARIOS):
         shift = math.log(law.scale) + law.shared_sigma * drawn()
-        of_mesh = {mesh: drawn() for mesh in meshes}
+        of_parts = [drawn() for _ in candidates[0].shares]
         world: list[float | None] = []
         for each in candidates:
             memory = math.log(each.fullness) + shift + law.own_sigma * drawn()
-            noise = math.sqrt(SHARED_BY_MESH) * of_mesh[each.mesh] + math.sqrt(1.0 - SHARED_BY_MESH) * drawn()
-            world.append(None if memory > 0.0 else each.step_s * math.exp(own * noise))
+            noise = RANKING_NOISE.error(each.shares, of_parts, drawn())
+            world.append(None if memory > 0.0 else each.step_s * math.exp(noise))
         yield tuple(world)
 
 

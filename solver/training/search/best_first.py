@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop, heed
+from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
-from meshwright.solver.training.costs.stage_table import Sharding, StageTable
+from meshwright.solver.training.costs.stage_table import StageTable
 from meshwright.solver.training.search.aims import Aim, LeastStepTime
 from meshwright.solver.training.search.bounds import Member, least_shortfall_bytes
 from meshwright.solver.training.search.expansion import ChunkChoices, expand
@@ -40,6 +40,9 @@ MIN_ALTERNATIVES = 3
 
 MAX_EXTRA_MEMBERS = 200
 """Members solved only to find runners-up, at most."""
+
+MOST_NEAR_NODES = 256
+"""Nodes looked at only to find plans within reach of the best, at most."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class Solved:
 class SearchResult:
     """The result of a search; ``bound`` is in the unit of its aim.
 
-    ``refused`` holds, for each mesh, the member that looked faster than the best plan and came closest to fitting.
+    ``refused`` holds, for each mesh, the member that looked faster than the best plan and came closest to fitting. ``near``
+    are plans within reach of the best that were looked for once it was proven, ``all_near`` says that there are no other kinds.
     """
 
     best: Solved | None = None
@@ -71,6 +75,8 @@ class SearchResult:
     n_members: int = 0
     n_solved: int = 0
     complete: bool = False
+    near: list[Solved] = field(default_factory=list)
+    all_near: bool = False
 
 
 Describe = Callable[[SearchResult], Plan | None]
@@ -89,14 +95,16 @@ def search(
     describe: Describe | None = None,
     begin: Solved | None = None,
     floor: float = 0.0,
+    reach: float = 0.0,
 ) -> SearchResult:
     """The plan of the request's space that is best by ``aim`` (the fastest), with a proven lower bound on every plan in it.
 
     Plans worth more than ``limit`` are of no interest to the caller: a search that finds none ends early, with ``bound`` at
     least the limit. ``holds`` leaves out plans whose devices hold more parameters. ``begin`` is a plan of the space that is
     known: the answer is no worse, and the same as without it where the search runs to its end. ``floor`` is a known bound.
+    With a ``reach`` it goes on when the best is proven, for one plan of each kind that is worth that share more at most.
     """
-    state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin)
+    state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin, reach)
     told: Solved | None = None
     with costs.stopped_by(stop):
         while state.heap and not state.is_over(limit) and not stop():
@@ -134,7 +142,9 @@ class _Search:
         aim: Aim,
         holds: ParameterLimit | None,
         begin: Solved | None,
+        reach: float,
     ):
+        self.reach = reach
         self.costs = costs
         self.aim = aim
         self.holds = holds
@@ -143,6 +153,7 @@ class _Search:
         self.max_solved = request.search.max_candidates
         self.n_popped = 0
         self.n_extra = 0
+        self.n_near = 0
         self.solved_meshes: set[Mesh] = set()
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
@@ -159,13 +170,15 @@ class _Search:
         # What is as good as a plan that was known before takes its place: it must not matter whether one was known.
         if bound >= best.value * (1 + RELATIVE_TIE if best is self.begin else 1 - RELATIVE_TIE):
             self.result.complete = True
-        rivals = len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
-        return (self.result.complete and rivals) or self._out_of_work()
+        if self.result.complete and bound > best.value * (1 + self.reach):
+            self.result.all_near = True
+        return (self.result.complete and self._has_rivals() and not self._looks_near()) or self._out_of_work()
 
     def pop(self) -> tuple[float, _Node]:
         """The open node with the lowest bound."""
         bound, _, node = heapq.heappop(self.heap)
         self.n_popped += 1
+        self.n_near += self.result.complete
         return bound, node
 
     def take(self, bound: float, node: _Node) -> None:
@@ -218,8 +231,11 @@ class _Search:
     def try_member(self, member: Member) -> None:
         """Solve a member exactly, unless its memory can't fit whatever the stages."""
         result = self.result
-        if result.complete and member.candidate.mesh in self.solved_meshes:
-            return  # the best is proven, and this mesh has its runner-up
+        if result.complete and (self._has_rivals() or member.candidate.mesh in self.solved_meshes):
+            # The best is proven, and this mesh has its runner-up or needs none.
+            if self._looks_near() and least_shortfall_bytes(member) <= 0:
+                self._try_near(member)
+            return
         result.n_members += 1
         if least_shortfall_bytes(member) > 0:
             if not result.complete and member.candidate.mesh not in result.refused:
@@ -239,6 +255,26 @@ class _Search:
             result.best = None
         _take(result, solved)
 
+    def _has_rivals(self) -> bool:
+        """Return True if losers of enough meshes are known, or enough were looked for."""
+        return len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
+
+    def _looks_near(self) -> bool:
+        """Return True while plans within reach of the proven best are looked for."""
+        return self.reach > 0.0 and not self.result.all_near and self.n_near < MOST_NEAR_NODES
+
+    def _try_near(self, member: Member) -> None:
+        """Solve a member for the plans within reach, unless one of its kind is known."""
+        result = self.result
+        assert result.best is not None, "what is near is near the best"
+        limit = result.best.value * (1 + self.reach)
+        known = (each.decision.candidate for each in (result.best, *result.alternatives, *result.near) if each.value <= limit)
+        if member.candidate.kind in {candidate.kind for candidate in known}:
+            return
+        solved = self._solve(member)
+        if isinstance(solved, Solved) and solved.value <= limit:
+            result.near.append(solved)
+
     def progress(self, bound: float, describe: Describe | None) -> Progress:
         """Where the search stands."""
         best, note = self.result.best, f"{self.result.n_solved} partitions solved"
@@ -253,6 +289,7 @@ class _Search:
         """The result with its proven bound: the best itself when complete, else the lowest bound that is left."""
         result = self.result
         result.complete = result.complete or not self.heap
+        result.all_near = result.all_near or (result.best is not None and not self.heap)
         left = self.heap[0][0] if self.heap else math.inf
         if result.best is not None:
             result.bound = result.best.value if result.complete else min(left, result.best.value)
@@ -304,28 +341,3 @@ def _take(result: SearchResult, solved: Solved) -> None:
         result.alternatives.append(best)
     else:
         result.alternatives.append(solved)
-
-
-def closest_to_fitting(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
-    """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
-    waiting: list[tuple[float, int, Candidate, Sharding]] = []
-    try:
-        with costs.stopped_by(stop):
-            for family in families(request):
-                heed(stop)
-                for node in expand(family, costs):
-                    for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
-                        waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
-    except SearchStopped:
-        return None
-    heapq.heapify(waiting)
-    best: tuple[Candidate, Shortfall] | None = None
-    while waiting and not stop():
-        bound, _, candidate, sharding = heapq.heappop(waiting)
-        if best is not None and bound >= best[1].lacking_bytes:
-            break
-        tables = costs.stage_tables(candidate, sharding, costs.stage_kinds(candidate))
-        shortfall = smallest_shortfall(candidate, tables)
-        if best is None or shortfall.lacking_bytes < best[1].lacking_bytes:
-            best = (candidate, shortfall)
-    return best

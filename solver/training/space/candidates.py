@@ -64,6 +64,12 @@ class Candidate:
         return StatePlace(self.zero_stage, self.shard_ranks, self.offload, self.optimizer, self.gradients)
 
     @property
+    def kind(self) -> tuple[object, ...]:
+        """The choices by which plans differ enough to be told apart: all but the micro-batch, numbers of chunks, and layouts of
+        residuals."""
+        return (self.mesh, self.place, self.recompute, self.pipelining.schedule, self.tp_overlap)
+
+    @property
     def sort_key(self) -> tuple[float | str, ...]:
         """Canonical order among equals: fewer ways of splitting first."""
         mesh = self.mesh

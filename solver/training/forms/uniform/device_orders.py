@@ -21,6 +21,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.forms.joint_certificate import still_open
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.plan_report import feasible_plan
+from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
 from meshwright.solver.training.search.best_first import RELATIVE_TIE, search
 
@@ -54,7 +55,7 @@ def best_arrangement(
         placed = arranged(request, arrangement)
         costs = TrainingCosts(placed)
         limit_s = min(slo_limit_s, best.certificate.objective or math.inf)
-        result = search(placed, costs, stop=stop, progress=progress, limit=limit_s)
+        result = search(placed, costs, stop=stop, progress=progress, limit=limit_s, reach=RANKING_NOISE.within)
         proven = proven and (result.complete or (result.bound is not None and result.bound > limit_s))
         bound = min(bound, math.inf if result.bound is None else result.bound)
         if result.best is not None and result.best.value < limit_s * (1 - RELATIVE_TIE):

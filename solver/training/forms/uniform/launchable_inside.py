@@ -28,6 +28,7 @@ from meshwright.solver.training.costs.evaluate import evaluate_decision
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.report.device_counts import UNITS
 from meshwright.solver.training.report.plan_report import feasible_plan, space_text
+from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
 from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, Solved, decision_tables, search
 from meshwright.solver.training.space.candidates import families
 
@@ -120,7 +121,7 @@ def _best_of(
         listener(replace(progress, best=best, bound=bound, incumbent=incumbent))
 
     try:
-        found = search(inside, costs, stop=stop, progress=tell, limit=limit_s, describe=described)
+        found = search(inside, costs, stop=stop, progress=tell, limit=limit_s, describe=described, reach=RANKING_NOISE.within)
     except WorkloadError:
         # What the request restricts the free space to is nothing that this launcher runs.
         return None, math.inf

@@ -21,9 +21,11 @@ from meshwright.solver.training.forms.uniform.launchable_inside import (
     launchable_inside,
 )
 from meshwright.solver.training.report.plan_report import feasible_plan, infeasible_plan, memory_reason
+from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
 from meshwright.solver.training.report.slo import slo_limit_s, slo_reason
 from meshwright.solver.training.report.sweep import swept_plans
-from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, closest_to_fitting, search
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, search
+from meshwright.solver.training.search.closest import closest_to_fitting
 from meshwright.solver.training.search.near import SHARE as NEAR_SHARE
 from meshwright.solver.training.search.near import best_near
 from meshwright.solver.training.search.partition import Shortfall
@@ -79,6 +81,7 @@ def _plan_in_given_order(
         begin=begin,
         limit=math.inf if begin else known_s,
         floor=0.0 if inside is None else compute_bound_s(request),
+        reach=RANKING_NOISE.within,
     )
     if inside is not None and (result.best is None or known_s < result.best.value * (1 - RELATIVE_TIE)):
         return certified(inside, result)

@@ -52,12 +52,13 @@ ADDED = (
     "peak_memory_p95_bytes",
     "chance_out_of_memory",
     "learned_bytes",
+    "equals",
     "ttft_promised_s",
     "tpot_promised_s",
     "chance_ttft_missed",
     "chance_tpot_missed",
 )
-"""Figures that documents of earlier versions do not have."""
+"""Fields that documents of earlier versions do not have."""
 
 
 def without(document: Any, names: tuple[str, ...]) -> Any:

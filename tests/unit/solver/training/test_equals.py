@@ -1,0 +1,89 @@
+"""Plans within the noise of ranking: all kinds are found, the answer stays what it was, the most different are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshwright.app.text.equals import equals_in_words
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
+from meshwright.solver.training.planner import plan_training
+from meshwright.solver.training.report.equals import MOST_TO_TRY, equal_plans
+from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, RankingNoise
+from meshwright.solver.training.search.best_first import SearchResult, search
+from meshwright.solver.training.search.bounds import Member
+from meshwright.solver.training.search.expansion import expand
+from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.space.candidates import families
+from tests.unit.solver.training.instances import random_request
+
+SEEDS = range(12)
+REACH = RANKING_NOISE.within
+
+
+def searched(request: TrainingRequest, reach: float) -> SearchResult:
+    return search(request, TrainingCosts(request), stop=never_stop, progress=ignore_progress, reach=reach)
+
+
+def kinds_within(request: TrainingRequest, limit_s: float) -> set[tuple[object, ...]]:
+    """The kinds of all plans of a request that take no longer."""
+    costs, found = TrainingCosts(request), set()
+    for family in families(request):
+        for choice in family.by_recompute():
+            for node in expand(choice, costs):
+                for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                    spans = partition_stages(member.candidate, member.tables, None)
+                    if isinstance(spans, Shortfall):
+                        continue
+                    cost = evaluate_decision(Decision(member.candidate, member.sharding, spans), member.tables)
+                    if cost.step_time_s <= limit_s:
+                        found.add(member.candidate.kind)
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_answer_is_the_same_and_every_kind_is_found(seed: int) -> None:
+    request = random_request(seed)
+    plain, wide = searched(request, 0.0), searched(request, REACH)
+    assert plain.best == wide.best and plain.bound == wide.bound
+    assert plain.alternatives == wide.alternatives and plain.near == []
+    assert plain.n_solved == wide.n_solved and plain.complete == wide.complete
+    if wide.best is None:
+        return
+    limit_s = wide.best.value * (1 + REACH)
+    assert all(each.value <= limit_s for each in wide.near)
+    found = {each.decision.candidate.kind for each in (wide.best, *wide.alternatives, *wide.near) if each.value <= limit_s}
+    expected = kinds_within(request, limit_s)
+    assert found <= expected
+    assert wide.all_near and found == expected
+    assert equal_plans(TrainingCosts(request), wide).count == len(expected)
+
+
+def test_the_plan_names_the_most_different() -> None:
+    several = 0
+    for seed in range(40):
+        plan = plan_training(random_request(seed), stop=never_stop, progress=ignore_progress)
+        if plan.equals is None:
+            assert not plan.feasible
+            continue
+        equals = plan.equals
+        assert plan.predicted is not None and plan.predicted.step_time_s is not None
+        assert len(equals.also_try) == min(MOST_TO_TRY, equals.count - 1)
+        assert len({each.summary for each in equals.also_try}) == len(equals.also_try)
+        for each in equals.also_try:
+            assert each.step_time_s <= plan.predicted.step_time_s * (1 + equals.within) * (1 + 1e-12)
+            assert each.differs.startswith("predicted ") and "chance to run out of memory instead of" in each.differs
+        several += equals.count > MOST_TO_TRY + 1
+        least = "" if equals.all_found else "At least "
+        assert equals_in_words(equals).startswith(f"{least}{equals.count} plans are equal within 11%")
+    assert several > 3
+
+
+def test_the_noise_is_that_of_normal_errors_of_parts() -> None:
+    noise = RankingNoise(own=0.03, part=0.4, basis="")
+    one, other = (0.5, 0.5, 0.0), (0.5, 0.2, 0.3)
+    assert noise.spread(one, one) == pytest.approx(0.03 * 2**0.5)
+    assert noise.spread(one, other) == pytest.approx((2 * 0.03**2 + 0.4**2 * (0.3**2 + 0.3**2)) ** 0.5)
+    assert noise.error(one, (1.0, 0.0, 5.0), 2.0) == pytest.approx(0.4 * 0.5 + 0.06)
