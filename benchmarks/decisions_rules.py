@@ -21,12 +21,14 @@ class Plan:
     fullness      predicted memory of the fullest device over what it has
     memory_ratio  measured over predicted peak, None where no peak was measured
     step_s        measured; None for a plan that ran out of memory
+    shares        of the predicted step, by its parts
     """
 
     predicted_s: float
     fullness: float
     memory_ratio: float | None
     step_s: float | None
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

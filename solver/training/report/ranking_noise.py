@@ -46,11 +46,11 @@ class RankingNoise:
 
 
 RANKING_NOISE = RankingNoise(
-    own=0.075,
-    part=0.29,
-    basis="pairs of measured plans that competed on one model and cluster, of 11 sources",
+    own=0.078,
+    part=0.37,
+    basis="pairs of measured plans that competed on one model and cluster, of 12 sources",
 )
-"""benchmarks/decisions.py fits it to 10,664 pairs of measured plans, every source as one (docs/decisions-accuracy.md)."""
+"""benchmarks/decisions.py fits it to 10,630 pairs of measured plans, every source as one (docs/decisions-accuracy.md)."""
 
 
 def shares_of(breakdown: TimeBreakdown) -> Shares:
