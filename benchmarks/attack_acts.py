@@ -33,7 +33,7 @@ ASYNC = {"prefer": "respond-async"}
 LOST = (httpx.TransportError, OSError)
 QUICK: dict[str, Any] = {
     "schema": "meshwright.request/1",
-    "model": {"catalog": "llama-3.2-1b"},
+    "model": {"catalog": "seed-llama-1b"},
     "cluster": {"catalog": "dgx-h100", "nodes": 1},
     "workload": {"kind": "training", "global_batch": 8, "seq_len": 4096},
     "search": {"tp": [1], "pp": [1], "cp": [1], "microbatch": [1]},
@@ -206,7 +206,7 @@ def many_jobs(arena: Arena) -> str:
             assert isinstance(counted, Counter), counted
             statuses += counted
         assert set(statuses) <= {202, 429}, statuses
-        with arena.worker():
+        with arena.worker(quick=True):
             time.sleep(3)
             asked = modest.post("/v1/plans", json=QUICK | {"search": {**QUICK["search"], "seed": 10_000}}, headers=ASYNC)
             began_s = time.monotonic()
@@ -247,13 +247,12 @@ def _forging(arena: Arena, *, hangs: bool) -> str:
     arena.issuer.hangs = hangs
     before, token = arena.issuer.asked, forged()
 
-    def ask(place: int) -> int:
-        with arena.client(token, f"127.0.0.{2 + place % 3}") as client:
-            return client.get("/v1/plans").status_code
-
     began_s, statuses = time.monotonic(), Counter[object]()
-    while time.monotonic() < began_s + 10:
-        statuses += Counter(together([lambda place=place: ask(place) for place in range(30)]))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(arena.client(token, f"127.0.0.{2 + place}")) for place in range(3)]
+        while time.monotonic() < began_s + 10:
+            asked = [lambda client=client: client.get("/v1/plans").status_code for client in clients for _ in range(10)]
+            statuses += Counter(together(asked))
     assert set(statuses) <= {401, 429, 503}, statuses
     return f"{words(statuses)}; the issuer was asked {arena.issuer.asked - before} times"
 
@@ -261,7 +260,7 @@ def _forging(arena: Arena, *, hangs: bool) -> str:
 def guessed_keys(arena: Arena) -> str:
     """Wrong API keys for ten seconds, each with another ``X-Forwarded-For``."""
     statuses, began_s = Counter[int](), time.monotonic()
-    with arena.client("mwk_" + "a" * 40) as client:
+    with arena.client(f"mwk_{'0' * 12}_{'a' * 43}") as client:
         while time.monotonic() < began_s + 10:
             number = sum(statuses.values())
             client.headers["x-forwarded-for"] = f"192.0.2.{number % 250}"

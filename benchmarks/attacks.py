@@ -1,4 +1,4 @@
-"""Attacks on a running service, and what others see: ``python -m benchmarks.attacks [sqlite] [postgresql] [--only WORDS]``.
+"""Attacks on a running service, and what others see: ``python -m benchmarks.attacks [sqlite] [postgresql] [--only WORD ...]``.
 
 Starts the real service over a new SQLite file, and over a PostgreSQL server of its own (its programs and root are needed), and
 carries out each attack of ``attack_acts.ATTACKS``, loopback only, while a process asks for ``/healthz`` ten times a second and
@@ -16,6 +16,8 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
+
+import httpx
 
 from benchmarks.attack_acts import ATTACKS, Attack, large_bodies
 from benchmarks.attacked import (
@@ -40,12 +42,12 @@ HEAD = (
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("databases", nargs="*", help="sqlite, postgresql; both unless named")
-    parser.add_argument("--only", help="attacks whose name or act has these words")
+    parser.add_argument("--only", nargs="*", default=[], help="attacks whose act's name has one of these words")
     given = parser.parse_args()
     given.databases = given.databases or ["sqlite", "postgresql"]
     if unknown := set(given.databases) - {"sqlite", "postgresql"}:
         parser.error(f"unknown database: {', '.join(unknown)}")
-    wanted = [attack for attack in ATTACKS if not given.only or given.only in f"{attack.name} {attack.act.__name__}"]
+    wanted = [attack for attack in ATTACKS if not given.only or any(word in attack.act.__name__ for word in given.only)]
     failures: list[str] = []
     for database in given.databases:
         with ExitStack() as stack:
@@ -76,8 +78,8 @@ def carried_out(ready: Arena, attack: Attack) -> list[str]:
     with watching(ready) as others:
         try:
             said = attack.act(ready)
-        except AssertionError as error:
-            said = f"**{error}**"
+        except (AssertionError, KeyError, httpx.HTTPError) as error:
+            said = f"**{type(error).__name__}: {error}**"
             failures.append(f"{attack.name}: {error}")
     after, back_s = memory_back(ready, before)
     health, plan = others.health, others.plan

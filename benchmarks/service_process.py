@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-START_S = 60.0
+START_S = 240.0
 MESHWRIGHT = (sys.executable, "-c", "from meshwright.app.cli.main import main; main()")
 
 
