@@ -87,8 +87,8 @@ class LongWork:
                 self._held[tenant] = left
             else:
                 self._held.pop(tenant, None)
-            if taken >= LARGE_BYTES and self._giving_back is None:
-                self._giving_back = asyncio.get_running_loop().call_later(GIVE_BACK_AFTER_S, self._give_back)
+            if taken >= LARGE_BYTES:
+                self._give_back_soon()
 
     async def do(self, tenant: str, work: Callable[P, Answer], *arguments: P.args, **options: P.kwargs) -> Answer:
         """Return the answer of a piece of work when it is the tenant's turn. Raises what the work raises."""
@@ -117,9 +117,17 @@ class LongWork:
             await asyncio.wait([self._working])
         self._thread.shutdown()
 
+    def _give_back_soon(self) -> None:
+        if self._giving_back is None:
+            self._giving_back = asyncio.get_running_loop().call_later(GIVE_BACK_AFTER_S, self._give_back)
+
     def _give_back(self) -> None:
         self._giving_back = None
-        self._thread.submit(_clean)
+        if self._held:
+            # Bodies that are in hand would be looked through, with Python's lock held.
+            self._give_back_soon()
+        else:
+            self._thread.submit(_clean)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
