@@ -138,7 +138,7 @@ class _Judge:
         self._load, self._budget = self._evaluator.traffic.load, math.inf
         if request.objective in (Objective.DEVICES, Objective.COST):
             self._budget = plan.certificate.objective or math.inf
-        elif request.objective is Objective.THROUGHPUT and plan.predicted is not None:
+        elif request.objective is Objective.THROUGHPUT and plan.predicted is not None and not self._evaluator.traffic.is_closed:
             goodput = plan.predicted.tokens_per_s / self._evaluator.output.mean
             self._load = RATE_GRID ** (step_below(goodput) + 1)
 

@@ -10,7 +10,6 @@ from meshwright.solver.problem.launchers.server import PromptSharing
 from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving.engines.engine_rules import require_routable
 from meshwright.solver.serving.engines.layouts import Tokens, has_format, layouts, serving_precision
 from meshwright.solver.serving.forms.table import FORMS
@@ -31,12 +30,6 @@ def require_servable(request: ServingRequest) -> None:
             "the objective does not go with a serving workload",
             given=request.objective.value,
             allowed=", ".join(o.value for o in (Objective.DEVICES, Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)),
-        )
-    if request.objective is Objective.THROUGHPUT and isinstance(request.workload.arrivals, ClosedArrivals):
-        raise WorkloadError(
-            "the objective does not go with clients in a closed loop, whose number is given",
-            given=request.objective.value,
-            allowed=f"{Objective.DEVICES.value}, {Objective.COST.value}, {Objective.ENERGY.value}",
         )
     for form in FORMS:
         form.refuse(request)

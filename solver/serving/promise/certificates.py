@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.solver.answer.predicted import Certificate, Status
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
@@ -29,6 +30,11 @@ GOODPUT_PROOF = _COUNTS + (
     "the rate is the highest of a grid of 1% at which, and at all of its rates below, they are met (simulated down to half)"
 )
 
+ANSWERS_PROOF = _COUNTS + (
+    "for each number of replicas the rate of answers has a bound, of the work of batches of its clients, and no bound above "
+    "this plan is left"
+)
+
 ENERGY_PROOF = _COUNTS + (
     "for each number of replicas the energy has a bound of idle power and least work, and no bound below this plan is left"
 )
@@ -40,7 +46,7 @@ DRAFTED = "; with drafted tokens pp is 1 and requests start when the cache has r
 def objective_of(request: ServingRequest, found: Found, evaluator: Evaluator) -> float:
     """The figure that the request's objective minimises."""
     if request.objective is Objective.THROUGHPUT:
-        return 1.0 / found.load
+        return 1.0 / (found.requests_per_s if evaluator.traffic.is_closed else found.load)
     if request.objective is Objective.COST:
         return found.devices * (found.engine.layout.group.node.device.price_per_hour or 0.0)
     if request.objective is Objective.ENERGY:
@@ -65,7 +71,8 @@ def bounded_certificate(request: ServingRequest, objective: float, bound: float,
 
 def proof(request: ServingRequest, space: str) -> str:
     """Return the certificate's words on the space and on its proof; ``space`` is what the request adds or leaves out."""
-    said = {Objective.THROUGHPUT: GOODPUT_PROOF, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
+    goodput = ANSWERS_PROOF if isinstance(request.workload.arrivals, ClosedArrivals) else GOODPUT_PROOF
+    said = {Objective.THROUGHPUT: goodput, Objective.ENERGY: ENERGY_PROOF}.get(request.objective, PROOF)
     return said + space if request.workload.speculation is None else said + DRAFTED + space
 
 

@@ -127,7 +127,7 @@ class Evaluator:
         kept = not missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
         requests_per_s, utilisation = share.each, math.nan
         if not missed:
-            requests_per_s = answers_per_s(result) if self.traffic.is_closed else share.each
+            requests_per_s = self._answered_per_s(result, share) if self.traffic.is_closed else share.each
             utilisation = requests_per_s / self.capacity(candidate)
         if self.traffic.is_closed:
             utilisation = min(1.0, utilisation)
@@ -144,6 +144,11 @@ class Evaluator:
             peak_running=result.peak_running,
             missed=missed,
         )
+
+    def _answered_per_s(self, result: SimulationResult, share: Share) -> float:
+        """Requests that a mean replica answers a second in a closed loop. The fullest one is simulated; who has fewer clients
+        answers each of them no more slowly."""
+        return answers_per_s(result) * share.each / self.traffic.clients(share)
 
     def _run(self, candidate: Candidate, share: Share, targets: Targets, requests: int) -> SimulationResult:
         return pooled(self.simulations_of(candidate, share, requests=requests, targets=targets))

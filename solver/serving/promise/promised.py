@@ -38,7 +38,8 @@ class Promised:
         if within >= 1.0:
             return self.simulated
         share = within * (1.0 + _ROUNDING)
-        return replace(self, ttft_s=self.ttft_s * share, tpot_s=self.tpot_s * share).simulated
+        ttft_s, tpot_s = (math.inf if target_s == math.inf else target_s * share for _, target_s in self._asked)
+        return replace(self, ttft_s=ttft_s, tpot_s=tpot_s).simulated
 
     def shares(self, *, ttft_s: float, tpot_s: float) -> tuple[float, float]:
         """Return the shares of both targets that simulated percentiles take by what they promise; 0 of one that is not set."""

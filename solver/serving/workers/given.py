@@ -31,7 +31,7 @@ def judged(
     if not measured.keeps:
         return missed_targets(evaluator, measured)
     found = Found(measured)
-    if request.objective is not Objective.THROUGHPUT:
+    if request.objective is not Objective.THROUGHPUT or evaluator.traffic.is_closed:
         return found
     claimed = share.load if predicted is None else predicted.tokens_per_s / evaluator.output.mean
     question = _question(candidate.engine, evaluator, share.replicas)

@@ -1,9 +1,9 @@
 """Of plans that cost the same, the one that leaves most room to its targets.
 
-Room is what the tighter target has left above the upper end of its confidence interval. Of equal room fewer replicas are
-better, then the layout that comes first in canonical order, the smaller limit of tokens and the larger one of sequences. So
-the answer does not depend on which of them a search meets first. Exact: a candidate is passed over only when a request alone
-or a simulation of it takes more of a target than the best so far.
+Room is what the tighter target has left above what is promised. Of equal room more answers of a closed loop are better, then
+fewer replicas, then the layout that comes first in canonical order, the smaller limit of tokens and the larger one of
+sequences. So the answer does not depend on which of them a search meets first. Exact: a candidate is passed over only when a
+request alone or a simulation of it takes more of a target than the best so far.
 """
 
 from __future__ import annotations
@@ -70,12 +70,14 @@ class Roomiest:
         return max(self.evaluator.promised.shares(ttft_s=alone.ttft_s, tpot_s=alone.tpot_s))
 
 
-def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, int, CandidateKey]:
+def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, float, int, CandidateKey]:
     """Return the key by which plans of equal cost are compared, the best one least."""
     *engine, step_tokens, sequences = measured.candidate.key
     assert isinstance(sequences, int)
     strain = evaluator.strain(ttft=measured.ttft, tpot=measured.tpot)
-    return strain, measured.share.replicas, (*engine, step_tokens, -sequences)
+    # Clients of a closed loop are answered as fast as the engine can: of equal room the faster is better.
+    slower = -measured.requests_per_s * measured.share.replicas if evaluator.traffic.is_closed else 0.0
+    return strain, slower, measured.share.replicas, (*engine, step_tokens, -sequences)
 
 
 def choose_roomiest(

@@ -17,6 +17,7 @@ from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
 from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput
 from meshwright.solver.serving.workers.interactivity import user_tokens_per_s
 from meshwright.solver.serving.workers.least_energy import least_energy
+from meshwright.solver.serving.workers.most_answers import most_answers
 from meshwright.solver.serving.workers.roomiest import choose_roomiest
 
 
@@ -37,6 +38,8 @@ class ReplicasSearch(FormSearch):
         """Look for the best replicas, none of them dearer than is worth a look."""
         self._question = replace(self._question, at_most=earlier.at_most, describe=self._so_far)
         match self._request.objective:
+            case Objective.THROUGHPUT if self._evaluator.traffic.is_closed:
+                self._result = most_answers(self._question)
             case Objective.THROUGHPUT:
                 self._result = largest_goodput(self._question)
             case Objective.ENERGY:
@@ -61,6 +64,9 @@ class ReplicasSearch(FormSearch):
         """Of replicas as good as the best take the roomiest; those of least energy are one."""
         best = self._result.best
         if best is None or self._result.stopped:
+            return
+        if self._request.objective is Objective.THROUGHPUT and self._evaluator.traffic.is_closed:
+            # The search itself takes the roomiest of equal rates.
             return
         if self._request.objective is Objective.THROUGHPUT:
             choose_roomiest_goodput(self._question, self._result)

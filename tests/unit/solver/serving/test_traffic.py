@@ -121,11 +121,6 @@ def test_too_many_clients_are_named() -> None:
     assert answer.reason.need == 2000.0
 
 
-def test_clients_have_no_goodput() -> None:
-    with pytest.raises(WorkloadError, match="closed loop"):
-        plan(request(ClosedArrivals("closed", 4), objective=Objective.THROUGHPUT))
-
-
 def cached(hit_ratio: float, hit: int, *, system: int = 0) -> PrefixCache:
     return PrefixCache(system, hit_ratio, FixedLength(hit))
 
@@ -198,3 +193,51 @@ def test_pools_share_the_system_prompt_where_prompts_are_computed() -> None:
     assert cold.feasible and warm.feasible
     assert flat(cold).prefill is not None and flat(warm).prefill is not None
     assert flat(warm).prefill.utilisation < flat(cold).prefill.utilisation * 6.0 / 4.0
+
+
+def loop(clients: int, **given: object) -> ServingRequest:
+    asked = serving_request(search=Search(tp=(1, 2), pp=(1, 2)), objective=Objective.THROUGHPUT, **given)  # type: ignore[arg-type]
+    return replace(asked, workload=workload(ClosedArrivals("closed", clients)))
+
+
+def answers_per_s(request: ServingRequest) -> dict[tuple[str, int, int, int], float]:
+    """Requests a second of every layout, number of replicas and batch limit that keeps the promise, by simulation alone."""
+    evaluator = Evaluator(request.workload, promised_of(request), request.search.seed)
+    builder, found = EngineBuilder(request, sequence_tokens=evaluator.longest_request), {}
+    for layout in layouts(request):
+        for candidate in evaluator.candidates(builder.engine(layout)):
+            for replicas in range(1, min(layout.most_replicas, int(evaluator.traffic.load)) + 1):
+                measured = evaluator.measure(candidate, Share(evaluator.traffic.load, replicas))
+                if measured.keeps:
+                    limits = (candidate.step_tokens, candidate.sequences)
+                    found[layout.name, replicas, *limits] = replicas * measured.requests_per_s
+    return found
+
+
+@pytest.mark.parametrize(("clients", "tpot_ms"), [(24, None), (24, 9.0), (5, None)])
+def test_clients_of_a_closed_loop_are_answered_by_the_fastest_replicas(clients: int, tpot_ms: float | None) -> None:
+    request = loop(clients, ttft_ms=None, tpot_ms=tpot_ms)
+    answer = plan(request)
+    assert answer.certificate.status is Status.OPTIMAL
+    best = max(answers_per_s(request).values())
+    assert answer.certificate.objective == pytest.approx(1.0 / best)
+    assert answer.predicted is not None
+    assert answer.predicted.tokens_per_s == pytest.approx(100.0 * best)
+    assert predict_serving(request, answer).predicted == answer.predicted
+
+
+def test_replicas_with_fewer_clients_do_not_count_as_the_fullest() -> None:
+    """Of five clients on two replicas three are on the fuller one."""
+    of_five, of_three = (answers_per_s(loop(clients, ttft_ms=None, tpot_ms=None)) for clients in (5, 3))
+    fullest = {tuple(limits): rate for (name, replicas, *limits), rate in of_three.items() if (name, replicas) == ("tp 1", 1)}
+    assert fullest
+    for limits, rate in fullest.items():
+        assert of_five["tp 1", 2, *limits] == pytest.approx(5.0 / 3.0 * rate)
+
+
+def test_without_targets_fewest_devices_answer_as_fast_as_they_can() -> None:
+    request = replace(loop(24, ttft_ms=None, tpot_ms=None), objective=Objective.DEVICES)
+    answer = plan(request)
+    assert answer.devices == 1 and answer.predicted is not None
+    fastest = max(value for (name, replicas, *_), value in answers_per_s(request).items() if (name, replicas) == ("tp 1", 1))
+    assert answer.predicted.tokens_per_s == pytest.approx(100.0 * fastest)
