@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 from collections import Counter
 from typing import Any
 
@@ -29,6 +30,9 @@ to 32 times in a row, 8 MB: of 200 bodies at once that is a gigabyte before anyb
 REFUSALS_BETWEEN_LINES = 100
 """One line of the log stands for so many refused connections of a peer."""
 
+RESERVED_DESCRIPTORS = 128
+"""Descriptors of the process that are not connections of callers: files, the database's pool, pipes, sockets that listen."""
+
 MAX_PEERS = 10_000
 """Peers whose refusals are counted at once; where there are more, the count begins anew."""
 
@@ -38,9 +42,14 @@ class HeadTooLargeError(Exception):
 
 
 def bounded_connections(*, per_peer: int, unbounded: frozenset[str]) -> type[HttpToolsProtocol]:
-    """Return the class of connections of one service, which counts those of each peer but of the ``unbounded`` proxies."""
-    return type("Connection", (BoundedConnection,), {"open_of": Counter(), "refused_of": Counter(), "per_peer": per_peer,
-                                                     "unbounded": unbounded})  # fmt: skip
+    """Return the class of connections of one service, which counts those of each peer but of the ``unbounded`` proxies.
+
+    A peer may have ``per_peer``, and no more than the process has descriptors left: several peers together then leave others
+    the share of one of them (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6.2, 1998).
+    """
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVED_DESCRIPTORS
+    traits = {"open_of": Counter(), "refused_of": Counter(), "of_all": Counter(), "descriptors": descriptors}
+    return type("Connection", (BoundedConnection,), traits | {"per_peer": per_peer, "unbounded": unbounded})
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -48,6 +57,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     open_of: Counter[str]
     refused_of: Counter[str]
+    of_all: Counter[str]
+    descriptors: int
     per_peer: int
     unbounded: frozenset[str]
 
@@ -64,9 +75,11 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_made(transport)
         self._peer = self.client[0] if self.client else ""
         self.open_of[self._peer] += 1
-        if self.open_of[self._peer] > self.per_peer and self._peer not in self.unbounded:
+        self.of_all["open"] += 1
+        most = min(self.per_peer, max(1, self.descriptors - self.of_all["open"]))
+        if self.open_of[self._peer] > most and self._peer not in self.unbounded:
             self._is_refused = True
-            self._note_refusal(f"it has {self.per_peer} already")
+            self._note_refusal(f"it has {self.open_of[self._peer] - 1} already")
             transport.abort()
             return
         self._expect_head()
@@ -75,6 +88,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Forget the connection."""
         self._end_waiting()
         self.open_of[self._peer] -= 1
+        self.of_all["open"] -= 1
         if not self.open_of[self._peer]:
             del self.open_of[self._peer]
         super().connection_lost(exc)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
+import resource
 import signal
 import socket
 import threading
@@ -176,6 +177,22 @@ def test_a_peer_has_so_many_connections_at_most(service: Served) -> None:
             time.sleep(0.1)
     else:
         pytest.fail("the peer is never served again")
+
+
+def test_peers_together_leave_another_its_connections(tmp_path: Path) -> None:
+    """At 256 descriptors, three peers that each stay within their own limit."""
+    with contextlib.ExitStack() as stack:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # What is started meanwhile has it for good.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            small = stack.enter_context(served(f"sqlite:///{tmp_path / 'plans.db'}", tmp_path))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for place in range(300):
+            address = (f"127.0.0.{2 + place % 3}", 0)
+            stack.enter_context(socket.create_connection(("127.0.0.1", small.port), timeout=30, source_address=address))
+        assert httpx.get(f"{small.url}/healthz").status_code == 200
 
 
 def test_followers_that_never_read_hold_nobody_up(tmp_path: Path) -> None:
