@@ -6,11 +6,12 @@ Run from the root of the repository: python benchmarks/accuracy.py [tables of me
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from meshwright.app.quoting import markdown_text
-from meshwright.app.validation.held_out.leave_one_out import leave_one_source_out
-from meshwright.app.validation.held_out.tables import band_table, left_out_tables
+from meshwright.app.validation.held_out.leave_one_out import CHUNK, leave_one_source_out
+from meshwright.app.validation.held_out.tables import band_table, error_model_cells, left_out_tables
 from meshwright.app.validation.markdown import report_scatter, report_tables, worst_first
 from meshwright.app.validation.report import report_of
 from meshwright.app.validation.rows import MeasuredRun, read_measured_runs
@@ -22,6 +23,8 @@ SOURCES = Path("benchmarks/measured.sources.yaml")
 PAGE, PLOT = Path("docs/accuracy.md"), Path("docs/accuracy.svg")
 DECISIONS = Path("docs/decisions-accuracy.md")
 """The page with what our rule of choosing reaches, made by benchmarks/decisions.py."""
+
+WORKERS = 2
 
 WHY = {
     "megatron_ci_dense": "Functional tests of toy models, some in deterministic mode, that wait for the host all the "
@@ -97,13 +100,14 @@ plans that ran out of memory.
 ## Bands
 
 Every plan prints the band in which 90% of measured steps are expected. The logarithm of measured over predicted time
-spreads in proportion to a scale: a base, and more for layers so small that the host decides, for the share of the step in
-which devices wait for data, and for experts. `below` and `above` are the 5th and the 97.5th percentile in scales, each
-source counting alike, of steps whose source the scale had not seen; they lie a little outside of 5 and 95% because a new
-source differs more from the known ones than these from one another. Where a device has no kernels measured on it (it
-borrows a calibration, or has one from its data sheet), the errors of its kernels come on top ([hardware](hardware.md)). No
-network between nodes of these runs was measured: what that is worth stands under communication. The second line holds for
-rows of a source that nothing is known of, read without the mapping.
+spreads in proportion to a scale: a base, and where they tell of steps that the scale has not seen more for experts, for layers
+so small that the host decides, and for the share of the step in which devices wait for data. `below` and `above` are
+percentiles in scales, each source counting alike, of steps whose source the scale had not seen, so far out that one more source
+is held: 90% times (n + 1) / n of the steps of n sources lie between them (conformal prediction). Where a source is left out,
+traits, scale and percentiles are all found without it. Where a device has no kernels measured on it (it borrows a calibration,
+or has one from its data sheet), the errors of its kernels come on top ([hardware](hardware.md)). No network between nodes of
+these runs was measured. The second line holds for rows of a source that nothing is known of, read without the mapping. The
+table has the bands that plans print, and how many steps of sources that they have not seen bands found in this way hold.
 
 """
 
@@ -130,8 +134,9 @@ def main() -> None:
         if not path.exists():
             sys.exit(f"{path} is not there; give the tables of measured runs")
     rows, unmapped = _rows(paths, sources_of(paths[0], SOURCES)), _rows(paths, NO_SOURCES)
-    in_sample = report_of((score_run(row) for row in rows), file="all tables")
-    found = leave_one_source_out(rows, unmapped)
+    with ProcessPoolExecutor(WORKERS) as pool:
+        in_sample = report_of(pool.map(score_run, rows, chunksize=CHUNK), file="all tables")
+        found = leave_one_source_out(rows, unmapped, pool=pool)
     reasons = {source: f"{text}." for source, text in WHY.items()}
     constants = "\n".join(
         f"| {constant.value} | {markdown_text(owner)} | {rate:.2f} |" for constant, owner, rate in found.constants.listed()
@@ -145,7 +150,9 @@ def main() -> None:
     ]
     PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")
     PLOT.write_text(report_scatter(in_sample), encoding="utf-8")
-    print(f"wrote {PAGE} and {PLOT}")
+    print(f"wrote {PAGE} and {PLOT}; bands of this fit, for solver/training/report/whole_steps.py:")
+    for name, banded in (("stated", found.known), ("assumed", found.assumed)):
+        print(f"| {name} | {error_model_cells(banded.model)} |")
 
 
 def aims_table(page: str) -> str:

@@ -33,6 +33,14 @@ PRIOR = 0.1
 cluster's link the catalogue's speed is expected. Of a chip's rate the mean over chips is, which a chip takes that no row tells
 of; of that mean, 1."""
 
+OF_CLOCK = (Constant.MATRIX, Constant.LOW_PRECISION_MATRIX)
+"""Rates that follow the clock."""
+
+CLOCK_BY_POWER = 1 / 3
+"""Power of the power limit that the clock of a chip follows: switching takes C V^2 f, and the voltage V is lowered with the
+frequency f (Hennessy and Patterson, Computer Architecture, section 1.5). So a chip under a lower limit than another one of the
+same silicon is expected to be slower."""
+
 NO_FASTER_THAN_ALONE = (Constant.MATRIX, Constant.MEMORY)
 """Kernels of a run are no faster than the same timed one by one. Those of fp8 and fp4 may be: their tables hold a quantisation
 that training does elsewhere."""
@@ -106,11 +114,11 @@ def refit(parts: Parts, runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) 
     start = np.array([-np.log(parts.at.rate(*column)) for column in parts.columns])
     part_s, rest_s = parts.part_s[chosen], (parts.step_s - parts.part_s.sum(axis=1))[chosen]
     measured_s = np.array([measured.outcome.step_time_s for measured in runs])[chosen]
-    expected = PRIOR * _distances([constant for constant, _ in parts.columns])
+    expected, by_power = PRIOR * _distances([constant for constant, _ in parts.columns]), _slower_by_power(parts.columns)
 
     def residuals(slowdown: Floats) -> Floats:
         predicted_s = rest_s + part_s @ np.exp(slowdown - start)
-        return np.concatenate([weights * np.log(predicted_s / measured_s), expected @ slowdown])
+        return np.concatenate([weights * np.log(predicted_s / measured_s), expected @ (slowdown - by_power)])
 
     def jacobian(slowdown: Floats) -> Floats:
         scaled_s = part_s * np.exp(slowdown - start)
@@ -136,6 +144,21 @@ def _distances(constants: Sequence[Constant]) -> Floats:
             rows[0] = rows[0] - np.outer(of_kind, mean)
             rows.append(mean[None, :])
     return np.concatenate(rows)
+
+
+def _slower_by_power(columns: Sequence[ConstantOf]) -> Floats:
+    """Slow-downs (natural logarithm) that are expected of chips under a lower power limit than others of their calibration."""
+    watts = {owner: float(owner.rpartition("/")[2].removesuffix("W")) for constant, owner in columns if constant not in LINKS}
+    most: dict[str, float] = {}
+    for owner, power_w in watts.items():
+        silicon = owner.rpartition("/")[0]
+        most[silicon] = max(power_w, most.get(silicon, 0.0))
+    return np.array(
+        [
+            CLOCK_BY_POWER * np.log(most[owner.rpartition("/")[0]] / watts[owner]) if constant in OF_CLOCK else 0.0
+            for constant, owner in columns
+        ]
+    )
 
 
 def _weights(runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) -> Floats:

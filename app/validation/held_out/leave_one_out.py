@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,9 @@ from meshwright.app.validation.report import Report, report_of
 from meshwright.app.validation.rows import MeasuredRun
 from meshwright.app.validation.scores import ScoredRun, score_run
 from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
+
+CHUNK = 50
+"""Rows that a process is given at a time: rows of one source are next to one another, and share what they look up."""
 
 RUNS_OF_SOURCE = 60
 """Runs of a source that the fits look at: there are as many fits as sources."""
@@ -57,27 +61,27 @@ class LeftOut:
     assumed: Banded
 
 
-def leave_one_source_out(rows: Sequence[MeasuredRun], unmapped: Sequence[MeasuredRun]) -> LeftOut:
-    """Fit constants, laws of memory and bands to all sources but one, and score that one, for each.
+def leave_one_source_out(rows: Sequence[MeasuredRun], unmapped: Sequence[MeasuredRun], *, pool: Executor) -> LeftOut:
+    """Fit constants, laws of memory and bands to all sources but one, and score that one, for each, in processes of ``pool``.
 
-    The rows have at least two timed sources; ``unmapped`` are the same rows, read without a mapping.
+    The rows have at least three timed sources; ``unmapped`` are the same rows, read without a mapping.
     """
-    nothing = Constants()
-    timed = [scored.measured for scored in (score_run(row, nothing) for row in rows) if scored.time_ratio is not None]
+    unfitted = pool.map(score_run, rows, [Constants()] * len(rows), chunksize=CHUNK)
+    timed = [scored.measured for scored in unfitted if scored.time_ratio is not None]
     runs = fitted_runs(timed, of_source=RUNS_OF_SOURCE)
     constants, parts = fit_constants(runs)
     sources = np.array([row.run.source for row in runs])
     of_others = {source: refit(parts, runs, sources != source) for source in dict.fromkeys(row.run.source for row in timed)}
     laws = laws_without(told_memory(rows))
-    bare = [score_run(row, of_others.get(row.run.source, constants)) for row in unmapped]
-    scored = [
-        score_run(row, replace(of_others.get(row.run.source, constants), memory=laws.get(row.run.source))) for row in rows
-    ]
+    by_rates = [of_others.get(row.run.source, constants) for row in unmapped]
+    bare = pool.map(score_run, unmapped, by_rates, chunksize=CHUNK)
+    by_laws = [replace(of_others.get(row.run.source, constants), memory=laws.get(row.run.source)) for row in rows]
+    scored = list(pool.map(score_run, rows, by_laws, chunksize=CHUNK))
     return LeftOut(
         constants,
         report_of(scored, file="all tables"),
         banded(held_out_steps(scored), KNOWN_FRAMEWORK.basis),
-        banded(held_out_steps(bare), ASSUMED_FRAMEWORK.basis),
+        banded(held_out_steps(list(bare)), ASSUMED_FRAMEWORK.basis),
     )
 
 

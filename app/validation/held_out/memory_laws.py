@@ -1,8 +1,10 @@
 """The laws of memory fitted to measured runs, and for each source the law that has not seen it.
 
-By maximum likelihood: runs with a peak by normal regression of its logarithm, runs that are only known to have fitted or run
-out by probit (Tobit's model). Runs of one source are no independent evidence: they weigh as much as `WEIGHT`. The law of a
-profile is fitted with that of all runs as prior; the allocator's share is that of all runs, since few profiles tell it.
+By maximum likelihood: runs with a peak by regression of its logarithm, runs that are only known to have fitted or run out by
+their chance to do so (Tobit's model), both with Student's t in place of the normal distribution, so that a few runs that
+their tables describe wrongly do not decide. Its spread becomes that of the normal one which is exceeded as far at the usual
+risk. Runs of one source are no independent evidence, and count as `WEIGHT`. The law of a profile is fitted with that of all
+runs as prior; the allocator's share is that of all runs, since few profiles tell it.
 """
 
 from __future__ import annotations
@@ -16,18 +18,24 @@ from statistics import NormalDist, median
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import log_ndtr
+from scipy.special import stdtr, stdtrit
 
 from meshwright.app.validation.prediction import costed_run
 from meshwright.app.validation.rows import MeasuredRun, RunStatus
 from meshwright.app.validation.sources import UNKNOWN, MemoryCount, MemoryRank
 from meshwright.app.validation.unpredicted import NotPredictedError
-from meshwright.costmodels.model.memory_law import MemoryLaw
+from meshwright.costmodels.model.memory_law import DEFAULT_RISK, MemoryLaw
 
 Floats = NDArray[np.float64]
 
-WEIGHT = 10.0
-"""Independent runs that a source counts as at most."""
+WEIGHT = 1.0
+"""Independent runs that a source counts as: what its runs share spreads three times as far as what each has of its own."""
+
+TAIL = 4.0
+"""Degrees of freedom of Student's t, the usual choice of robust regression (Lange, Little and Taylor 1989)."""
+
+AS_NORMAL = float(stdtrit(TAIL, 1.0 - DEFAULT_RISK)) / NormalDist().inv_cdf(1.0 - DEFAULT_RISK)
+"""Spread of the normal distribution over that of Student's t, where both exceed the same at the default risk."""
 
 START = tuple(math.log(value) for value in (1.05, 1.05, 1.1, 0.1))
 """Logarithms of what is expected before any run: the allocator's share, factors of activations and transients, the spread."""
@@ -119,6 +127,7 @@ def fitted_law(runs: Sequence[ToldMemory], prior: MemoryLaw | None = None) -> Me
 
     solved = minimize(loss, np.array(expected), method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-4, "maxiter": 1000})
     law = _law(solved.x)
+    law = replace(law, shared_sigma=AS_NORMAL * law.shared_sigma)
     own = own_spread(runs, law)
     if own is None:
         own = LEAST_OWN_SIGMA if prior is None else prior.own_sigma
@@ -224,12 +233,13 @@ class _Told:
         return np.asarray(np.log(np.maximum.reduceat(taken, self.first)))
 
     def log_likelihood(self, law: MemoryLaw) -> float:
-        """Logarithm of the chance of what runs told, weighted; ``shared_sigma`` is the whole spread."""
+        """Logarithm of the chance of what runs told, weighted; ``shared_sigma`` is the whole spread of Student's t."""
         sigma = law.shared_sigma
         away = (self.log_peak - self.log_shown(law)) / sigma
         room = (self.log_room - self.log_whole(law)) / sigma
-        label = log_ndtr(np.where(self.ran_out, -room, room))
-        return float(self.weights @ np.where(np.isnan(away), label, -0.5 * away**2 - math.log(sigma)))
+        label = np.log(stdtr(TAIL, np.where(self.ran_out, -room, room)))
+        peak = -0.5 * (TAIL + 1.0) * np.log1p(away**2 / TAIL) - math.log(sigma)
+        return float(self.weights @ np.where(np.isnan(away), label, peak))
 
     def _tensors(self, law: MemoryLaw) -> Floats:
         return np.asarray(self.stages[:, :3] @ np.array([1.0, law.activations, law.transients]))
@@ -241,4 +251,5 @@ def _law(logarithms: Floats) -> MemoryLaw:
 
 
 def _logarithms(law: MemoryLaw) -> tuple[float, ...]:
-    return tuple(math.log(value) for value in (law.allocator, law.activations, law.transients, law.log_sigma))
+    spread = law.log_sigma / AS_NORMAL
+    return tuple(math.log(value) for value in (law.allocator, law.activations, law.transients, spread))

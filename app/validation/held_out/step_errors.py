@@ -1,14 +1,15 @@
 """The error model of whole steps, fitted to steps that were predicted without their source.
 
-The scale is fitted first (of a Laplace distribution: far-off runs count by their size), each source by a power of its number of
-steps. Its percentiles are those of steps whose source the scale had not seen: errors of a source are alike, so that a scale
-that saw it would promise too much.
+The scale is fitted first (of a Laplace distribution: far-off runs count by their size), each source alike. Its traits are
+chosen by the likelihood of steps whose source the scale had not seen, and its percentiles are those of the same steps: errors
+of a source are alike, so that a scale that saw it would promise too much. Where a source is left out, all of this is done
+without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +20,15 @@ from meshwright.solver.training.report.whole_steps import StepErrorModel, StepTr
 Floats = NDArray[np.float64]
 Chosen = NDArray[np.bool_]
 
-PERCENTILES = (0.05, 0.975)
-"""Percentiles of steps at the ends of the band. The upper one is a little outside of 95 %: sources to come differ more from
-those that are known than these from one another, and steps take longer than predicted by more than they take less."""
+HELD = 0.9
+"""Share of the steps of a source to come that a band is to hold."""
+
+STEPS_OF_SOURCE = 60
+"""Steps of a source that the scale is fitted to: since every source counts alike, more would only take longer."""
+
+CHOICES = ((0, 4), (0, 3, 4), (0, 1, 3, 4), (0, 1, 2, 3, 4))
+"""Traits that a scale may have: that of unmeasured networks, of which measurements tell; and with it none, experts, small
+layers beside them, and all. Each choice has one more than the one before."""
 
 RIDGE = 2e-4
 """Weight that keeps shares of the scale from running away where no step has their trait."""
@@ -39,53 +46,104 @@ class HeldOutStep:
     kernels: float = 0.0
 
 
+def fit_step_errors(steps: Sequence[HeldOutStep], *, basis: str) -> StepErrorModel:
+    """The error model of all steps, which have at least two sources."""
+    return _Steps.of(steps).model((), basis)
+
+
+def step_errors_without(steps: Sequence[HeldOutStep], *, basis: str) -> dict[str, StepErrorModel]:
+    """For each source the error model of all other sources' steps; there are at least three."""
+    arrays = _Steps.of(steps)
+    return {source: arrays.model((source,), basis) for source in arrays.names}
+
+
 @dataclass(frozen=True)
 class _Steps:
-    """Steps as arrays: log ratios, traits [steps, 5], weights, source of each."""
+    """Steps as arrays: log ratios, traits [steps, 5], weights, source of each; and shares of the scale that were found, by the
+    columns of traits and the sources left out."""
 
     ratios: Floats
     traits: Floats
     weights: Floats
     sources: NDArray[np.str_]
+    found: dict[tuple[tuple[int, ...], frozenset[str]], Floats] = field(default_factory=dict)
+
+    @staticmethod
+    def of(steps: Sequence[HeldOutStep]) -> _Steps:
+        """At most `STEPS_OF_SOURCE` steps of each source, evenly spaced."""
+        by_source: dict[str, list[HeldOutStep]] = {}
+        for step in steps:
+            by_source.setdefault(step.source, []).append(step)
+        taken = [step for own in by_source.values() for step in own[:: -(-len(own) // STEPS_OF_SOURCE)]]
+        sources = np.array([step.source for step in taken])
+        _, place, count = np.unique(sources, return_inverse=True, return_counts=True)
+        return _Steps(
+            ratios=np.array([step.log_ratio for step in taken]),
+            traits=np.array([_traits(step.traits) for step in taken]),
+            weights=1.0 / count[place].astype(np.float64),
+            sources=sources,
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """Sources, in order of their first step."""
+        return list(dict.fromkeys(self.sources.tolist()))
+
+    def model(self, left_out: tuple[str, ...], basis: str) -> StepErrorModel:
+        """The error model of steps of other sources: with the traits by which each of these is likeliest that the scale has not
+        seen, and with percentiles of the same steps.
+
+        Of as many sources as there are, one more is held with the wanted share if the percentiles hold (n + 1) / n of it
+        (conformal prediction: Vovk et al. 2005; over groups Lee, Barber and Willett 2023).
+        """
+        choices = dict.fromkeys(self._told(each) for each in CHOICES)
+        columns = min(choices, key=lambda each: self._surprise(each, left_out))
+        chosen = ~np.isin(self.sources, left_out)
+        n_sources = len(self.names) - len(left_out)
+        outside = max(0.0, 1.0 - HELD * (n_sources + 1) / n_sources) / 2
+        scaled = np.zeros(len(self.ratios))
+        for own, scale in self._unseen(columns, left_out):
+            scaled[own] = self.ratios[own] / scale
+        weights = self.weights[chosen]
+        below, above = (_percentile(scaled[chosen], weights, share) for share in (outside, 1.0 - outside))
+        shares = np.zeros(self.traits.shape[1])
+        shares[list(columns)] = self._shares(columns, frozenset(left_out))
+        base, small, communication, experts, network = (float(share) for share in shares)
+        return StepErrorModel(base, small, communication, experts, max(0.0, -below), max(0.0, above), basis, network)
+
+    def _told(self, columns: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the traits that some step has: of others nothing is told."""
+        return tuple(column for column in columns if self.traits[:, column].any())
+
+    def _surprise(self, columns: tuple[int, ...], left_out: tuple[str, ...]) -> float:
+        """Mean over sources of minus the log likelihood of their steps, by scales that have not seen them."""
+        found = [
+            float(np.mean(np.log(scale) + np.abs(self.ratios[own]) / scale)) for own, scale in self._unseen(columns, left_out)
+        ]
+        return sum(found) / len(found)
+
+    def _unseen(self, columns: tuple[int, ...], left_out: tuple[str, ...]) -> Iterator[tuple[Chosen, Floats]]:
+        """Steps of each source that is not left out, and their scale without it."""
+        for source in self.names:
+            if source not in left_out:
+                own = self.sources == source
+                yield own, self.traits[own][:, list(columns)] @ self._shares(columns, frozenset((*left_out, source)))
+
+    def _shares(self, columns: tuple[int, ...], left_out: frozenset[str]) -> Floats:
+        if (columns, left_out) not in self.found:
+            chosen = ~np.isin(self.sources, list(left_out))
+            weights = self.weights[chosen] / self.weights[chosen].sum()
+            self.found[columns, left_out] = _likeliest(self.traits[chosen][:, list(columns)], self.ratios[chosen], weights)
+        return self.found[columns, left_out]
 
 
-def fit_step_errors(steps: Sequence[HeldOutStep], *, basis: str) -> StepErrorModel:
-    """The error model of all steps."""
-    arrays = _arrays(steps)
-    return _fitted(arrays, np.ones(len(steps), np.bool_), basis)
+def _traits(traits: StepTraits) -> tuple[float, ...]:
+    return 1.0, traits.small, traits.communication, traits.experts, traits.network
 
 
-def step_errors_without(steps: Sequence[HeldOutStep], *, basis: str) -> dict[str, StepErrorModel]:
-    """For each source the error model of all other sources' steps."""
-    arrays = _arrays(steps)
-    return {source: _fitted(arrays, arrays.sources != source, basis) for source in dict.fromkeys(s.source for s in steps)}
-
-
-def _arrays(steps: Sequence[HeldOutStep]) -> _Steps:
-    sources = np.array([step.source for step in steps])
-    _, place, count = np.unique(sources, return_inverse=True, return_counts=True)
-    return _Steps(
-        ratios=np.array([step.log_ratio for step in steps]),
-        traits=np.array([[1.0, s.traits.small, s.traits.communication, s.traits.experts, s.traits.network] for s in steps]),
-        weights=1.0 / count[place].astype(np.float64),
-        sources=sources,
-    )
-
-
-def _fitted(steps: _Steps, chosen: Chosen, basis: str) -> StepErrorModel:
-    scaled = np.zeros(len(steps.ratios))
-    for source in dict.fromkeys(steps.sources[chosen].tolist()):
-        own = steps.sources == source
-        scaled[own] = steps.ratios[own] / (steps.traits[own] @ _shares(steps, chosen & ~own))
-    below, above = (_percentile(scaled[chosen], steps.weights[chosen], share) for share in PERCENTILES)
-    base, small, communication, experts, network = (float(share) for share in _shares(steps, chosen))
-    return StepErrorModel(base, small, communication, experts, max(0.0, -below), max(0.0, above), basis, network)
-
-
-def _shares(steps: _Steps, chosen: Chosen) -> Floats:
-    """Shares of the scale by trait that make the chosen steps likeliest."""
-    traits, sizes = steps.traits[chosen], np.abs(steps.ratios[chosen])
-    weights = steps.weights[chosen] / steps.weights[chosen].sum()
+def _likeliest(traits: Floats, ratios: Floats, weights: Floats) -> Floats:
+    """Shares of the scale by trait that make the steps likeliest."""
+    sizes = np.abs(ratios)
 
     def cost(logarithms: Floats) -> tuple[float, Floats]:
         shares = np.exp(logarithms)

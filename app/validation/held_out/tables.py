@@ -7,6 +7,7 @@ from meshwright.app.text.figures import percent
 from meshwright.app.validation.held_out.leave_one_out import Banded, LeftOut
 from meshwright.app.validation.rows import Quality
 from meshwright.app.validation.scores import SourceScore
+from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
 
 NOTHING = "–"
 
@@ -20,18 +21,23 @@ def left_out_tables(found: LeftOut) -> str:
 
 
 def band_table(found: LeftOut) -> str:
-    """The error models of whole steps, in Markdown."""
+    """The error models of whole steps that plans print, in Markdown, with what bands found in the same way hold of sources that
+    they have not seen."""
     lines = [
         "| framework | base | small layers | communication | experts | network | below | above | inside, all rows | "
         "least of a source |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
-    for name, banded in (("stated", found.known), ("assumed", found.assumed)):
-        model = banded.model
-        shares = (model.base, model.small, model.communication, model.experts, model.network, model.below, model.above)
-        cells = (f"{share:.3f}" for share in shares)
-        lines.append(f"| {' | '.join((name, *cells, percent(banded.coverage), _least(banded)))} |")
+    for name, model, banded in (("stated", KNOWN_FRAMEWORK, found.known), ("assumed", ASSUMED_FRAMEWORK, found.assumed)):
+        cells = (name, error_model_cells(model), percent(banded.coverage), _least(banded))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def error_model_cells(model: StepErrorModel) -> str:
+    """The figures of an error model as cells of a row."""
+    figures = (model.base, model.small, model.communication, model.experts, model.network, model.below, model.above)
+    return " | ".join(f"{figure:.3f}" for figure in figures)
 
 
 def _headline(found: LeftOut) -> str:

@@ -60,7 +60,7 @@ class StepErrorModel:
     """Scale of the error by traits, and how many scales below and above the predicted time 90% of measured steps lie.
 
     base, small, communication, experts, network   scale of every step, and what full traits add
-    below, above                                   scales to the 5th and 95th percentile of measured steps
+    below, above                                   scales to the ends of a band that holds 90% of the steps of one more source
     basis                                          where it was measured
     """
 
@@ -86,23 +86,23 @@ class StepErrorModel:
 
 
 KNOWN_FRAMEWORK = StepErrorModel(
-    base=0.081,
-    small=0.057,
-    communication=0.35,
-    experts=0.24,
-    below=1.8,
-    above=3.6,
+    base=0.098,
+    small=0.0,
+    communication=0.0,
+    experts=0.274,
+    below=2.289,
+    above=3.521,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
 
 ASSUMED_FRAMEWORK = StepErrorModel(
-    base=0.13,
-    small=0.31,
-    communication=0.78,
-    experts=0.06,
-    below=4.7,
-    above=3.0,
+    base=0.252,
+    small=0.0,
+    communication=0.0,
+    experts=0.0,
+    below=4.809,
+    above=2.0,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""

@@ -46,10 +46,9 @@ def test_a_step_is_inside_its_bands() -> None:
     assert bands["tokens_per_s"].high / 5.0 == 10.0 / bands["step_time_s"].low
 
 
-def test_small_layers_experts_and_unknown_frameworks_widen_the_band() -> None:
+def test_experts_and_unknown_frameworks_widen_the_band() -> None:
     low, high, _ = band(request())
-    experts, assumed = band(request(name="qwen3-30b-a3b")), band(request(), error=ASSUMED_FRAMEWORK)
-    for wider in (band(request(), layer_s=0.002), experts, assumed):
+    for wider in (band(request(name="qwen3-30b-a3b")), band(request(), error=ASSUMED_FRAMEWORK)):
         assert wider[0] < low and wider[1] > high
 
 
@@ -62,6 +61,14 @@ def test_only_networks_between_nodes_that_nobody_measured_widen_the_band() -> No
     wide, narrow = (step_traits(asked.model, PARTS, [1.0], unmeasured_wait_s=wait_s) for wait_s in (2.0, 0.0))
     error = replace(KNOWN_FRAMEWORK, network=0.5)
     assert error.scale(wide) == error.scale(narrow) + 0.5 * 0.2
+
+
+def test_every_trait_of_an_error_model_widens_the_band() -> None:
+    plain = StepErrorModel(base=0.1, small=0.0, communication=0.0, experts=0.0, below=2.0, above=3.0, basis="made up")
+    for name in ("small", "communication", "experts"):
+        asked = request(name="qwen3-30b-a3b")
+        (low, high, _), wider = (band(asked, layer_s=0.002, error=model) for model in (plain, replace(plain, **{name: 0.2})))
+        assert wider[0] < low and wider[1] > high, name
 
 
 def test_a_borrowed_calibration_widens_the_band_and_says_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 
 from meshwright.app.validation.held_out.leave_one_out import banded
 from meshwright.app.validation.held_out.step_errors import HeldOutStep, fit_step_errors, step_errors_without
@@ -26,9 +26,13 @@ def steps(spread: Callable[[str, StepTraits], float], *, sources: int = 12, rows
     ]
 
 
-def test_a_band_holds_nine_of_ten_steps_of_sources_that_it_has_not_seen() -> None:
-    found = banded(steps(lambda source, traits: 0.05 + 0.3 * traits.experts), "made up")
-    assert 0.88 < found.coverage < 0.96
+def by_experts(source: str, traits: StepTraits) -> float:
+    return 0.05 + 0.3 * traits.experts
+
+
+def test_a_band_holds_nine_of_ten_steps_and_more_of_sources_that_it_has_not_seen() -> None:
+    found = banded(steps(by_experts), "made up")
+    assert 0.9 < found.coverage < 0.99
     assert found.least(20)[1] > 0.75
     low, high = found.model.factors(PLAIN)
     wider_low, wider_high = found.model.factors(MIXTURE)
@@ -50,11 +54,17 @@ def test_one_large_source_does_not_decide() -> None:
     assert high > 1.2 and low < 1 / 1.2
 
 
-def test_every_trait_widens_the_band() -> None:
-    model = fit_step_errors(steps(lambda source, traits: 0.1), basis="made up")
-    for trait in fields(StepTraits):
-        values = {each.name: 0.0 for each in fields(StepTraits)} | {trait.name: 1.0}
-        assert model.scale(StepTraits(**values)) > model.scale(PLAIN), trait.name
+def test_a_trait_that_tells_of_unseen_steps_is_taken_and_others_are_not() -> None:
+    told = fit_step_errors(steps(by_experts), basis="made up")
+    assert told.experts > 0.1 and told.small < 0.01 and told.communication < 0.01
+    small = [replace(step, traits=replace(step.traits, small=step.traits.experts, experts=0.0)) for step in steps(by_experts)]
+    assert fit_step_errors(small, basis="made up").small > 0.1
+
+
+def test_a_band_is_wider_the_fewer_sources_it_was_fitted_to() -> None:
+    """One more source of six surprises more than one more of thirty."""
+    few, many = (fit_step_errors(steps(lambda *_: 0.1, sources=n), basis="made up") for n in (6, 30))
+    assert few.below + few.above > many.below + many.above
 
 
 def test_kernels_that_were_not_measured_come_on_top() -> None:
