@@ -59,12 +59,11 @@ READING = """
 The aims are 90% of rows predicted, TPOT 11% and TTFT 26% of aggregated rows, TPOT 14% with drafts, TPOT 16% and TTFT 38% of
 pools.
 
-**How errors split.** Rows that state their configuration and have no drafts are right to the first figure above; what leaves
-something open is worse, and no table should mix them. TPOT hardly depends on load, TTFT does: up to 64 clients a replica
-its errors are moderate, above them a few rows that are predicted several times too long or too short carry most of the
-mean (equal lengths keep clients in step in the simulator; of a run that repeats its prompts the prefix cache answers some).
-Times to first token of pools are predicted too short: prefill workers take about 1.7 times what is simulated, at any load,
-and some runs at few clients waited for seconds that nothing in their row explains.
+**How errors split.** The lines of rows that state their configuration and have no drafts are the measure; rows that leave
+something open are worse, so no table should mix them. TPOT hardly depends on load. TTFT does: up to 64 clients a replica
+hardly a row is far off, above them a few rows are, and those carry much of the mean. TTFT of pools errs both ways, most where
+some runs at few clients waited for seconds that nothing in their row explains. The error of drafts is as large as that of
+pools without them, and rests on few aggregated rows.
 
 **Priors.** The chance that a draft is kept is a prior by engine from these very points (`drafts.py`): of drafts the figures are
 in sample. The tokens drafted are those of published scripts.
@@ -84,8 +83,9 @@ before the third change.
 Most of the last line is vLLM: every fold chooses 0 ms for the host time of a step, its profile, which `plan` uses, has 1.5 ms.
 
 A sample misses the rarest rows. Over every third row, aggregated ones that state their configuration missed TTFT by 60%
-(median 23%), because a few rows with more than 64 clients are predicted many times too long (196%, median 29%). Among them are
-AIConfigurator's runs of SGLang with equal lengths, whose clients keep in step in the simulator (815 ms measured, 4,300 predicted).
+(median 23%), because a few rows with more than 64 clients are predicted many times too long (196%, median 29%). Among them
+are AIConfigurator's runs of SGLang with equal lengths, whose clients keep in step in the simulator (815 ms measured, 4,300
+predicted).
 
 ## What was tried on the older table
 
