@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.problem.graph import ModelGraph
@@ -19,6 +20,9 @@ from meshwright.solver.training.space.meshes import numbers_of_experts
 SMALL_LAYER_S = 0.008
 """Seconds of a layer, forward and backward, at which half of a step's scale for small layers counts: hosts launch a layer's
 kernels in 4 to 8 ms."""
+
+
+NORMAL_P95 = NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,11 @@ class StepErrorModel:
 
     def factors(self, traits: StepTraits, *, kernels: float = 0.0) -> tuple[float, float]:
         """Measured over predicted time at the ends of the band. ``kernels`` is the relative error of kernels that the model's
-        steps did not have: those of a device without measurements of its own."""
+        steps did not have: those of a device without measurements of its own. What unmeasured networks between nodes leave open
+        comes on top in the same way, unless the scale has a share of it."""
         scale, more = self.scale(traits), math.log1p(kernels)
-        return math.exp(-math.hypot(self.below * scale, more)), math.exp(math.hypot(self.above * scale, more))
+        network = 0.0 if self.network else NORMAL_P95 * traits.network
+        return math.exp(-math.hypot(self.below * scale, more, network)), math.exp(math.hypot(self.above * scale, more, network))
 
 
 KNOWN_FRAMEWORK = StepErrorModel(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+
+import pytest
 
 from meshwright.app.catalog import model
 from meshwright.costmodels.calibration.borrowed import borrowed_name
@@ -61,6 +64,11 @@ def test_only_networks_between_nodes_that_nobody_measured_widen_the_band() -> No
     wide, narrow = (step_traits(asked.model, PARTS, [1.0], unmeasured_wait_s=wait_s) for wait_s in (2.0, 0.0))
     error = replace(KNOWN_FRAMEWORK, network=0.5)
     assert error.scale(wide) == error.scale(narrow) + 0.5 * 0.2
+    # A scale that has no share of it: the range of the prior comes on top.
+    unfitted = replace(KNOWN_FRAMEWORK, network=0.0)
+    (low, high), (plain_low, plain_high) = unfitted.factors(wide), unfitted.factors(narrow)
+    assert low < plain_low < 1.0 < plain_high < high
+    assert math.log(high) == pytest.approx(math.hypot(math.log(plain_high), 1.645 * 0.2), rel=1e-3)
 
 
 def test_every_trait_of_an_error_model_widens_the_band() -> None:
