@@ -92,23 +92,25 @@ class StepErrorModel:
 
 
 KNOWN_FRAMEWORK = StepErrorModel(
-    base=0.098,
-    small=0.0,
+    base=0.071,
+    small=0.085,
     communication=0.0,
-    experts=0.274,
-    below=2.289,
-    above=3.521,
+    experts=0.233,
+    network=1.650,
+    below=2.343,
+    above=4.033,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
 
 ASSUMED_FRAMEWORK = StepErrorModel(
-    base=0.252,
+    base=0.217,
     small=0.0,
     communication=0.0,
     experts=0.0,
-    below=4.809,
-    above=2.0,
+    network=1.650,
+    below=5.635,
+    above=2.406,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""
