@@ -14,14 +14,16 @@ from meshwright.solver.answer.cluster_time import confident_factor, in_cluster_t
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import unfinished_search
-from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop
+from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop, ignore_progress
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.no_plan import infeasible_serving
+from meshwright.solver.suggestions import solved_suggestions
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
 from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.training.report.changes import reached_by, training_changes
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
 from meshwright.solver.training.report.slo import slo_reason
 from meshwright.solver.training.report.trials import Trial, training_trials
@@ -35,8 +37,24 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     """The best plan of the request's space, checked; or an infeasible answer with its reason.
 
     ``digest`` is empty and ``search.seconds`` 0: names and clocks belong to the caller. Raises InvalidInputError for a
-    request that can't be planned at all, and PlanRejectedError if the checker refuses the solver's own plan.
+    request that can't be planned at all, and PlanRejectedError if the checker refuses the solver's own plan. Where nothing
+    fits, the reason's remedies are solved changes of the request.
     """
+    plan = _solved(request, stop=stop, progress=progress)
+    if plan.feasible or not plan.is_decided or not isinstance(request, TrainingRequest):
+        return plan
+    assert plan.reason is not None, "an infeasible plan says why"
+
+    def changed(other: PlanRequest, counted: Stop) -> Plan:
+        return _solved(other, stop=counted, progress=ignore_progress)
+
+    found = solved_suggestions(training_changes(request, plan.reason), changed, reached_by, stop=stop)
+    reason = replace(plan.reason, remedies=tuple(f"{each.change}: {each.reaches}" for each in found))
+    return replace(plan, suggestions=found, reason=reason)
+
+
+def _solved(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
+    """The plan of a request, checked, or the reason why there is none."""
     asked = in_model_time(request)
     with calibrations_in_force(request.calibrations):
         if isinstance(asked, TrainingRequest):

@@ -11,7 +11,7 @@ from typing import Literal
 from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
 from meshwright.solver.answer.layouts import Layout
 from meshwright.solver.answer.predicted import CalibrationUse, Certificate, Equals, Predicted, RunnerUp, SearchStats
-from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
+from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason, Suggestion
 from meshwright.solver.problem.request import PlanRequest
 
 PLAN_SCHEMA = "meshwright.plan/1"
@@ -40,6 +40,7 @@ class Plan:
     frontier: tuple[FrontierPoint, ...] = ()
     interactivity: Interactivity | None = None
     reason: Reason | None = None
+    suggestions: tuple[Suggestion, ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = PLAN_SCHEMA
 

@@ -33,7 +33,7 @@ from meshwright.solver.answer.predicted import (
     SearchStats,
     TimeBreakdown,
 )
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.reason import Reason, Suggestion
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.choices import TpOverlap
 
@@ -162,6 +162,7 @@ class PlanRecord:
     frontier: tuple[FrontierPoint, ...] = ()
     interactivity: Interactivity | None = None
     reason: Reason | None = None
+    suggestions: tuple[Suggestion, ...] = ()
     notes: tuple[str, ...] = ()
     group_order: tuple[str, ...] = ()
     idle_devices: Mapping[str, int] = field(default_factory=dict)

@@ -1,7 +1,8 @@
-"""Why a request has no plan, as a part of the answer."""
+"""Why a request has no plan, and what would help, as parts of the answer."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.costmodels.units import STRICT_RECORD
@@ -23,6 +24,25 @@ class Reason:
     message: str
     stage: int | None = None
     remedies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change of the request, and what its plan was found to reach.
+
+    change    in words
+    set       fields of the resolved request by dotted path, and their new values as JSON
+    reaches   figures of the plan that was found, in words
+    objective, unit   of that plan; running the changed request finds one that is no worse
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    change: str
+    set: Mapping[str, str]
+    reaches: str
+    objective: float
+    unit: str
 
 
 def unfinished_search(considered: int, *, looked_for: str, remedies: tuple[str, ...]) -> Reason:

@@ -53,6 +53,7 @@ ADDED = (
     "chance_out_of_memory",
     "learned_bytes",
     "equals",
+    "suggestions",
     "ttft_promised_s",
     "tpot_promised_s",
     "chance_ttft_missed",

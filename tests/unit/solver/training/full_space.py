@@ -97,7 +97,7 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
     elif rng.random() < 0.15:
         request = _with_tied_head(request)
     if rng.random() < 0.5 and not in_slices:
-        request = _larger(request, rng)
+        request = larger(request, rng)
     if rng.random() < 0.25:
         request = replace(request, cluster=_imperfect(request.cluster, rng))
     names = [group.name for group in request.cluster.groups]
@@ -145,7 +145,7 @@ def _with_tied_head(request: TrainingRequest) -> TrainingRequest:
     return replace(request, model=replace(request.model, blocks=blocks), search=search)
 
 
-def _larger(request: TrainingRequest, rng: Rng) -> TrainingRequest:
+def larger(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """The request with rows and sequences 15 times as long, so that products take longer than a host takes to launch them, and
     memory for a share of the state."""
     sizes = ("hidden", "ffn", "vocab", "head_dim", "expert_ffn")

@@ -1,0 +1,123 @@
+"""Changes that are suggested for a request without a plan: each is reached when its request is run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.api import solve
+from meshwright.solver.control import Stop, ignore_progress, never_stop
+from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
+from meshwright.solver.suggestions import MOST_ASKED, MOST_ASKED_IN_ALL, Change, solved_suggestions
+from tests.unit.solver.training.full_space import larger
+from tests.unit.solver.training.instances import random_request
+
+TOLERANCE = 1e-9
+
+
+SHORT_OF_MEMORY = {1: 0.85, 12: 0.95, 19: 0.95, 22: 0.95}
+"""Seeds of requests, and the share of their devices' memory with which nothing fits."""
+
+SHORT_OF_TIME = (3, 11)
+
+
+def short_of_memory(seed: int) -> TrainingRequest:
+    """A random request that leaves all choices of memory open, on devices with less of it."""
+    drawn = larger(random_request(seed), np.random.default_rng(seed))
+    names = ("pp", "offload_optimizer", "offload_activations", "zero_stages", "recompute", "schedules", "tp_overlap")
+    open_search = replace(drawn.search, microbatch=(1,), **dict.fromkeys(names, ()))  # type: ignore[arg-type]
+    groups = []
+    for group in drawn.cluster.groups:
+        device = group.node.device
+        less = replace(device, memory_bytes=round(device.memory_bytes * SHORT_OF_MEMORY[seed]))
+        groups.append(replace(group, node=replace(group.node, device=less)))
+    return as_written(replace(drawn, cluster=replace(drawn.cluster, groups=tuple(groups)), search=open_search))
+
+
+def short_of_time(seed: int) -> TrainingRequest:
+    """A random request with a target that nothing meets."""
+    slo = Slo(max_step_time_s=1e-6) if seed % 2 else Slo(min_tokens_per_s=1e12)
+    return as_written(replace(random_request(seed), slo=slo))
+
+
+def as_written(request: TrainingRequest) -> TrainingRequest:
+    """The request as its document is read: documents leave out what drawn requests have of other hosts."""
+    read = resolve_request(json.loads(json.dumps(request_document(request))), files=NoFiles())
+    assert isinstance(read, TrainingRequest)
+    return read
+
+
+def changed(document: Any, path: str, value: Any) -> None:
+    """Set a field of a request document by its dotted path."""
+    *parts, last = path.split(".")
+    for part in parts:
+        document = document[int(part)] if part.isdigit() else document.setdefault(part, {})
+    document[last] = value
+
+
+def run(request: PlanRequest) -> Plan:
+    return solve(request, stop=never_stop, progress=ignore_progress)
+
+
+def test_every_suggestion_is_reached() -> None:
+    kinds: set[str] = set()
+    for request in (*map(short_of_memory, SHORT_OF_MEMORY), *map(short_of_time, SHORT_OF_TIME)):
+        plan = run(request)
+        assert not plan.feasible and plan.reason is not None and plan.suggestions
+        assert plan.reason.remedies == tuple(f"{each.change}: {each.reaches}" for each in plan.suggestions)
+        for suggestion in plan.suggestions:
+            document = json.loads(json.dumps(request_document(request)))
+            for path, value in suggestion.set.items():
+                changed(document, path, json.loads(value))
+                kinds.add(path)
+            found = run(resolve_request(document, files=NoFiles()))
+            assert found.feasible, suggestion
+            assert found.certificate.objective is not None and found.certificate.unit == suggestion.unit
+            assert found.certificate.objective <= suggestion.objective * (1 + TOLERANCE)
+    assert {"cluster.groups.0.nodes", "search.offload_optimizer", "workload.seq_len", "slo.max_step_time_s"} <= kinds
+
+
+def test_the_same_request_has_the_same_suggestions_and_one_with_a_plan_has_none() -> None:
+    request = short_of_memory(19)
+    assert run(request).suggestions == run(request).suggestions
+    whole = replace(request, search=replace(request.search, offload_optimizer=(0.0, 0.25, 0.5, 0.75, 1.0)))
+    assert run(whole).feasible and run(whole).suggestions == ()
+
+
+def test_a_ladder_stops_at_its_first_plan_and_work_is_counted() -> None:
+    request = next(each for each in map(random_request, range(40)) if run(each).feasible)
+    good, asked = run(request), list[str]()
+
+    def answers(other: PlanRequest, stop: Stop) -> Plan:
+        asked.append(other.model.name)
+        if other.model.name == "endless":
+            while not stop():
+                pass
+        return good if other.model.name == "good" else replace(good, feasible=False)
+
+    def change(name: str) -> Change:
+        return Change(name, {}, replace(request, model=replace(request.model, name=name)))
+
+    ladders = [[change("bad"), change("good"), change("good")], [change("bad")], [change("good")]]
+    found = solved_suggestions(ladders, answers, lambda plan: "reached", stop=never_stop)
+    assert [each.change for each in found] == ["good", "good"] and asked == ["bad", "good", "bad", "good"]
+    asked.clear()
+    endless = [[change("endless")] for _ in range(20)]
+    assert solved_suggestions(endless, answers, lambda plan: "reached", stop=never_stop) == ()
+    assert 1 < len(asked) < 20 and MOST_ASKED * len(asked) >= MOST_ASKED_IN_ALL
+    assert solved_suggestions(ladders, answers, lambda plan: "reached", stop=lambda: True) == ()
+
+
+@pytest.mark.parametrize("seed", SHORT_OF_TIME)
+def test_a_target_that_is_suggested_is_no_looser_than_a_thousandth(seed: int) -> None:
+    plan = run(short_of_time(seed))
+    targets = [each for each in plan.suggestions if any(name.startswith("slo.") for name in each.set)]
+    assert targets and plan.reason is not None
+    told = float(json.loads(targets[0].set["slo.max_step_time_s"]))
+    assert plan.reason.need <= told <= plan.reason.need * 1.0011
