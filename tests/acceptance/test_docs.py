@@ -114,7 +114,8 @@ def test_every_setting_and_its_default_is_described() -> None:
     assert rows.keys() == VARIABLES.keys()
     for variable, setting in VARIABLES.items():
         if setting != "database_url":
-            assert rows[variable].strip("`") == (str(getattr(Settings(""), setting)) or "none")
+            default = getattr(Settings(""), setting)
+            assert rows[variable].strip("`") == ("none" if default in ("", ()) else str(default))
 
 
 def test_every_exit_code_is_described() -> None:
