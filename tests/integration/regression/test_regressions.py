@@ -51,7 +51,7 @@ def test_nothing_changed(project: Project) -> None:
             "feasibility",
             "no plan fits any more: device memory needs",
             "cluster.groups.pool.node.device.memory_bytes 85,899,345,920 -> 2,147,483,648",
-            "add devices, or devices with more memory",
+            "put cluster.groups.pool.node.device.memory_bytes back to 85,899,345,920",
             id="less-memory",
         ),
         pytest.param(
