@@ -137,7 +137,10 @@ def _in_own_process(asked: TrainingRequest, limit_s: float | None) -> list[Momen
 
 
 def _warm() -> None:
-    plan_training(request(model("llama-3.1-8b"), [("dgx-h100", 2)], 64, 8192), stop=never_stop, progress=lambda progress: None)
+    asked = request(model("llama-3.1-8b"), [("dgx-h100", 2)], 64, 8192)
+    few = Search(space=Space.FREE, tp=(2,), cp=(1,), pp=(1, 2), microbatch=(1,), zero_stages=(1,))
+    for search in (Search(), few):
+        plan_training(replace(asked, search=search), stop=never_stop, progress=lambda progress: None)
 
 
 def text(moment: Moment, launchable_s: float | None) -> str:

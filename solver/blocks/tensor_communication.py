@@ -37,6 +37,7 @@ class TensorCommunication:
         self._sizes = sizes
         self._region = region
         self._rules = rules
+        self._converting_s: dict[tuple[Collective, float], float] = {}
 
     def edge_s(self, source: Placed, target: Placed, tensor: Tensor) -> tuple[float, float]:
         """Seconds that resharding a tensor adds forward, and its gradient backward."""
@@ -58,7 +59,10 @@ class TensorCommunication:
         collective = conversion(source, target)
         if collective is None:
             return 0.0
-        return float(collective_s(collective, self._bytes(tensor), self._setting.tp_topology))
+        key = (collective, self._bytes(tensor))
+        if key not in self._converting_s:
+            self._converting_s[key] = float(collective_s(*key, self._setting.tp_topology))
+        return self._converting_s[key]
 
     def _beside_products(
         self, product: Product, source: Spec, target: Spec, tensor: Tensor, *, before: Placed, after: Placed

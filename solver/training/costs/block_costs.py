@@ -154,8 +154,9 @@ class BlockCosts:
         costs = (self.block_cost(name, setting, choice) for name, choice in zip(self.block_names, sharding, strict=True))
         return np.array(list(costs))
 
-    def rerun_s(self, mode: Recompute, costs: FloatArray) -> FloatArray:
-        """Return the seconds that a recompute mode runs again of each distinct block; ``costs`` as of `sharded_costs`."""
+    def rerun_s(self, mode: Recompute, costs: FloatArray, of_row: npt.NDArray[np.int64] | None = None) -> FloatArray:
+        """Return the seconds that a recompute mode runs again of each row of ``costs`` [row, criterion]: of the distinct blocks
+        ``of_row``, of each in turn if not given."""
         match mode:
             case Recompute.NONE:
                 return np.zeros(len(costs))
@@ -163,7 +164,7 @@ class BlockCosts:
                 again_s = costs[:, Criterion.FORWARD_S]
             case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
                 again_s = costs[:, OF_MODE[mode][0]]
-        return np.where(self.recomputable, again_s, 0.0)
+        return np.where(self.recomputable if of_row is None else self.recomputable[of_row], again_s, 0.0)
 
     def slice_shares(self, setting: BlockSetting, sharding: Sharding, mode: Recompute) -> SliceShares:
         """Return the share that each token slice takes of a micro-batch's time in all layers."""

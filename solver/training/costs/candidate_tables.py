@@ -5,7 +5,6 @@ One module, because a table is made in one pass of small steps that share what i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields, replace
 from functools import cached_property
@@ -14,14 +13,12 @@ from operator import attrgetter
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import group_topology
-from meshwright.costmodels.memory.training_state import framework_overhead_bytes
-from meshwright.costmodels.model.implementation import GradientReduction, Implementation, TrainedWeights
+from meshwright.costmodels.model.implementation import Implementation
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.pipeline import PassShares, SendTiming, n_copies, slices_waiting_ratio
-from meshwright.solver.blocks.memory import boundary_bytes, chunk_buffer_bytes
+from meshwright.solver.blocks.memory import boundary_bytes
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import (
-    OF_MODE,
     Criterion,
 )
 from meshwright.solver.blocks.tp_strategies import REPLICATED
@@ -31,21 +28,18 @@ from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.beside_state import bytes_beside_state
 from meshwright.solver.training.costs.block_costs import COMMUNICATION
-from meshwright.solver.training.costs.candidate_settings import CandidateSettings
 from meshwright.solver.training.costs.host import step_host_s
-from meshwright.solver.training.costs.host_memory import HostMoves
+from meshwright.solver.training.costs.row_costs import RowCosting
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
-from meshwright.solver.training.costs.state_memory import training_state
-from meshwright.solver.training.costs.state_sync import SharedParameters, StateSync, state_sync, sync_after_backward
 from meshwright.solver.training.costs.tied_weights import node_index
-from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
+from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN, pass_shares, waiting
 
 _WITHOUT_SCHEDULE = attrgetter(*(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices")
 """The fields that tables of 1F1B depend on: all of a candidate but its schedule, and the lengths of its slices."""
 
 
-class TrainingCosts(CandidateSettings):
+class TrainingCosts(RowCosting):
     """Costs of a request's candidates, stage by stage.
 
     ``implementation`` overrides how the request's launcher runs a layer.
@@ -87,15 +81,19 @@ class TrainingCosts(CandidateSettings):
         if kind not in known:
             heed(self._stop)
             settings = self.settings(candidate, kind)
-            inside = self._inside(kind)
+            inside = self.inside(kind)
             if inside not in known:
                 made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
                 known[inside] = made[0] if len(made) == 1 else max_table(made)
-            boundary_s = max(sum(self.boundary_s(candidate, kind, part) for part in setting.parts) for setting in settings)
-            known[kind] = replace(known[inside], boundary_s=boundary_s)
+            known[kind] = replace(known[inside], boundary_s=self.sends_s(candidate, kind))
         return self._scheduled(known[kind], candidate, kind)
 
-    def _inside(self, kind: StageKind) -> StageKind:
+    def sends_s(self, candidate: Candidate, kind: StageKind) -> float:
+        """Seconds of sending to the next stage and back, each micro-batch, by the slowest device, none of it hidden."""
+        settings = self.settings(candidate, kind)
+        return max(sum(self.boundary_s(candidate, kind, part) for part in setting.parts) for setting in settings)
+
+    def inside(self, kind: StageKind) -> StageKind:
         """The kind without its borders, one object for equal ones: stages often differ in the links there alone."""
         if kind not in self._insides:
             inside = replace(kind, borders=())
@@ -115,8 +113,7 @@ class TrainingCosts(CandidateSettings):
         if table.slices is not None:
             ratio = slices_waiting_ratio(choice.schedule, mesh.pp, candidate.n_microbatches, table.slices)
             return replace(table, waiting=ratio)
-        shares = self._pass_shares[candidate.recompute[0]]
-        waits = waiting(choice, pp=mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
+        waits = self.waiting_of(candidate)
         extra_s, step_s, sends_s = table.extra_s, table.step_s, table.boundary_s * choice.chunks
         if choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS:
             # Interleaved 1F1B receives under the pass of another chunk (Megatron-LM's overlap_p2p_comm, on by default): its
@@ -135,84 +132,49 @@ class TrainingCosts(CandidateSettings):
             extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
         return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s)
 
+    def waiting_of(self, candidate: Candidate) -> float:
+        """Return the wait of a candidate's schedule of whole sequences over that of 1F1B."""
+        shares = self._pass_shares[candidate.recompute[0]]
+        return waiting(candidate.pipelining, pp=candidate.mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
+
     @cached_property
     def _pass_shares(self) -> dict[Recompute, PassShares]:
         return {mode: pass_shares(self.model, seq_len=self.workload.seq_len, recompute=mode) for mode in Recompute}
 
     def _device_table(self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding) -> StageTable:
-        workload = self.workload
         costs = self.sharded_costs(setting, sharding)
-        shared = _shared_parameters(costs, kind, candidate.shard_ranks)
-        trained = () if setting.implementation.trained is TrainedWeights.ADAPTERS else shared
         # Of token slices the first enters each layer first, and leaves it last.
         beside = costs if not setting.slices else self.sharded_costs(setting.parts[0], sharding)
-        travelling, implementation = shared if candidate.zero_stage == 3 else trained, setting.implementation
-        if implementation.reduction is GradientReduction.OVERLAPPED or candidate.zero_stage > 1 or not travelling:
-            sync = state_sync(candidate.zero_stage, travelling, beside, workload)
-        else:
-            sync = sync_after_backward(
-                candidate.zero_stage,
-                travelling,
-                workload,
-                reduction=implementation.reduction,
-                mean_stage=lambda of_block: float(of_block[self.layer_block].sum()) / candidate.mesh.pp,
-            )
-        state = training_state(
-            self.request,
+        rows = self.row_costs(
             candidate,
-            setting.device,
-            blocks=self.block_names,
-            shared=shared,
+            kind,
+            setting,
+            costs,
+            beside=beside,
+            of_row=np.arange(len(self.block_names)),
             copies=self._tied_copies(candidate, setting, sharding),
-            only_weights=setting.implementation.trained is TrainedWeights.ADAPTERS,
+            mean_stage=lambda of_block: float(of_block[self.layer_block].sum()) / candidate.mesh.pp,
         )
-        modes = candidate.recompute if candidate.recompute_layers is None else SOME_LAYERS
-        time_s, activation, transient = self._by_mode(modes, setting, costs, sync)
-        moved = candidate.offload.activations * activation * self.recomputable
-        moves = HostMoves(
-            weights_bytes=state.away_weights_bytes,
-            gradients_bytes=state.away_gradients_bytes,
-            activations_bytes=moved,
-            sums_gradients=candidate.n_microbatches > 1,
-            weights_read_s=state.weights_read_s,
-        )
-        forward_s = costs[:, Criterion.FORWARD_S]
-        moves_s = np.zeros_like(time_s)
-        if not candidate.offload.is_nothing:
-            moves_s = moves.exposed_s(setting.device, forward_s=forward_s, backward_s=time_s - forward_s)
-        # What a layer's backward pass reads is back on the device, and what the next one reads is on its way.
-        time_s, activation = time_s + moves_s, activation - moved
-        law = implementation.memory
-        activation = law.activations * activation
-        transient = law.transients * (transient + moves.at_once_bytes + state.passing_bytes)
-        usable_bytes = setting.device.memory_bytes * (1.0 - self.request.cluster.memory_reserve)
+        sync, state, law = rows.sync, rows.state, rows.law
         slice_gradients = costs[:, Criterion.KEY_VALUE_BYTES]
-        held_parameters = np.sum([share.parameters for share in shared], axis=0)[self.layer_block]
-        beside_state = bytes_beside_state(self.request, candidate, implementation, held_parameters)
-        overhead = framework_overhead_bytes(
-            communicators=_communicators(candidate),
-            communicator_bytes=setting.device.communicator_bytes,
-            context_bytes=implementation.context_bytes,
-        ) + chunk_buffer_bytes(self.model, setting)
+        held_parameters = rows.parameters[self.layer_block]
+        beside_state = bytes_beside_state(self.request, candidate, setting.implementation, held_parameters)
         layer = self.layer_block
 
         def of_layers(by_mode: FloatArray) -> FloatArray:
             return self._of_layers(by_mode, candidate.recompute_layers)
 
-        host_s = step_host_s(setting.device, setting.implementation)
-        first_bucket_s = sync.hidden_step_s[layer] + host_s
+        first_bucket_s = rows.first_bucket_s[layer]
         return StageTable(
-            time_s=of_layers(time_s),
-            activation_bytes=of_layers(activation),
-            transient_bytes=of_layers(transient),
-            static_bytes=(state.device_bytes + law.activations * slice_gradients)[layer] + beside_state,
-            extra_s=_plus_first(
-                (sync.exposed_step_s + state.update_s + costs[:, Criterion.SYNC_S])[layer], float(first_bucket_s[0])
-            ),
+            time_s=of_layers(rows.time_s),
+            activation_bytes=of_layers(rows.activation_bytes),
+            transient_bytes=of_layers(rows.transient_bytes),
+            static_bytes=rows.static_bytes[layer] + beside_state,
+            extra_s=_plus_first(rows.extra_s[layer], float(first_bucket_s[0])),
             boundary_s=0.0,
             step_s=float(first_bucket_s[1:-1].max() if len(layer) > 2 else first_bucket_s.max()),
-            capacity_bytes=law.counted_bytes(usable_bytes, overhead_bytes=overhead, risk=self.request.search.risk),
-            usable_bytes=usable_bytes,
+            capacity_bytes=rows.capacity_bytes,
+            usable_bytes=rows.usable_bytes,
             law=law,
             parts=StageParts(
                 weights_bytes=state.weights_bytes[layer],
@@ -225,12 +187,12 @@ class TrainingCosts(CandidateSettings):
                 dp_comm_s=sync.exposed_microbatch_s[layer],
                 ep_comm_s=costs[layer, Criterion.EP_COMM_S],
                 optimizer_s=state.update_s[layer],
-                step_host_s=host_s,
+                step_host_s=step_host_s(setting.device, setting.implementation),
                 first_bucket_s=first_bucket_s,
-                overhead_bytes=overhead,
-                moves_s=of_layers(moves_s),
+                overhead_bytes=rows.overhead_bytes,
+                moves_s=of_layers(rows.moves_s),
                 host_static_bytes=state.host_bytes[layer],
-                host_activation_bytes=of_layers(moved),
+                host_activation_bytes=of_layers(rows.moved_bytes),
                 host_buffer_bytes=state.host_buffer_bytes,
                 host_capacity_bytes=state.host.memory_bytes - state.host_buffer_bytes,
                 nvme_bytes=state.nvme_bytes[layer],
@@ -269,33 +231,6 @@ class TrainingCosts(CandidateSettings):
         unneeded = table.static_bytes.sum() + none.sum() + transient_none.max() <= table.capacity_bytes
         return None if unneeded or not len(fits) else int(fits[0])
 
-    def _by_mode(
-        self, modes: Sequence[Recompute], setting: BlockSetting, costs: FloatArray, sync: StateSync
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Time, kept activations and transient memory: rows the modes, columns the distinct blocks."""
-        entry = boundary_bytes(self.model, setting)
-        held_inputs, working = self.block_memory(setting)
-        elements = entry / setting.dtype.size_bytes
-        at_once = setting.tokens_at_once / setting.seq_len
-        saved = costs[:, Criterion.SAVED_BYTES] + elements * held_inputs[Recompute.NONE]
-        transient = costs[:, Criterion.TRANSIENT_BYTES] + sync.gathered_bytes + working
-        base = costs[:, Criterion.TIME_S] + sync.exposed_microbatch_s
-        time_s, held, live = [], [], []
-        for mode in modes:
-            match mode:
-                case Recompute.NONE:
-                    stays = saved
-                case Recompute.FINE_GRAINED | Recompute.SELECTIVE:
-                    partly = costs[:, OF_MODE[mode][1]]
-                    stays = np.where(self.recomputable, partly + elements * held_inputs[mode], saved)
-                case Recompute.FULL:
-                    # Keys and values of earlier token slices are not made again for each slice.
-                    stays = np.where(self.recomputable, entry + costs[:, Criterion.KEY_VALUE_BYTES], saved)
-            time_s.append(base + self.rerun_s(mode, costs))
-            held.append(stays)
-            live.append(transient + at_once * np.maximum(saved - stays, 0.0))
-        return np.array(time_s), np.array(held), np.array(live)
-
     def _tied_copies(self, candidate: Candidate, setting: BlockSetting, sharding: Sharding) -> FloatArray:
         """Parameters that a block stores only because the stage that owns them is another one (tied embeddings)."""
         copies = np.zeros(len(self.block_names))
@@ -326,31 +261,7 @@ class TrainingCosts(CandidateSettings):
         return sends_s + 2.0 * gather_s
 
 
-def _shared_parameters(costs: FloatArray, kind: StageKind, shard_ranks: int | None) -> tuple[SharedParameters, ...]:
-    """Parameters by the group of ranks that hold them alike: dp x cp, and those of spread experts."""
-    if shard_ranks is not None:
-        groups = kind.topology.hybrid_of(shard_ranks)
-        return (SharedParameters(costs[:, Criterion.PARAMETERS], groups.shards, groups.replicas),)
-    return (
-        SharedParameters(costs[:, Criterion.PARAMETERS], kind.topology.state),
-        SharedParameters(costs[:, Criterion.EXPERT_PARAMETERS], kind.topology.expert_state),
-    )
-
-
 def _plus_first(values: FloatArray, addend: float) -> FloatArray:
     changed = values.copy()
     changed[0] += addend
     return changed
-
-
-def _communicators(candidate: Candidate) -> int:
-    """Process groups with their own buffers: one for each axis longer than 1, and PyTorch's default group of all ranks, in
-    which launchers wait for one another at the start (Megatron-LM's initialize_megatron, DeepSpeed's init_distributed)."""
-    mesh = candidate.mesh
-    expert_groups = (mesh.ep, mesh.expert_places // mesh.ep) if mesh.spreads_experts else ()
-    state = mesh.dp * mesh.cp
-    state_groups = (state,) if candidate.shard_ranks is None else (candidate.shard_ranks, state // candidate.shard_ranks)
-    # Both levels of context parallelism have groups of their own where there are two.
-    cp_groups = (mesh.ulysses, mesh.ring) if 1 < mesh.ulysses < mesh.cp else ()
-    groups = (mesh.stage_devices * mesh.pp, mesh.tp, mesh.cp, *cp_groups, *state_groups, mesh.pp, *expert_groups)
-    return sum(degree > 1 for degree in groups)

@@ -5,6 +5,11 @@ layout) has one from what the host takes to launch its kernels, then one from it
 recompute modes; a *member* (a family with ZeRO stage, recompute modes and shardings) has one from its full cost tables.
 Members are solved exactly by the stage partition. Whatever is popped next has the lowest bound of all that is left, so the
 search may stop as soon as that bound reaches the best plan found.
+
+Chains of layers in the free space have hundreds of shardings a candidate. There a family's members are bounded in arrays
+(`bundles`): first by place of state, then by candidate and choice of the main block, then one by one without their tables.
+
+One module, because the nodes, what takes the place of each, and when a search is over are one rule.
 """
 
 from __future__ import annotations
@@ -18,19 +23,25 @@ from functools import partial
 
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop
+from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
 from meshwright.solver.training.costs.stage_table import StageTable
 from meshwright.solver.training.search.aims import Aim, LeastStepTime
 from meshwright.solver.training.search.bounds import Member, least_shortfall_bytes
-from meshwright.solver.training.search.expansion import ChunkChoices, expand
+from meshwright.solver.training.search.bundles import Bundle, Bundling, Entries
+from meshwright.solver.training.search.expansion import ChunkChoices, expand, member_of
+from meshwright.solver.training.search.family_view import Pending
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages, smallest_shortfall
 from meshwright.solver.training.space.candidates import Candidate, Family, families
 from meshwright.solver.training.space.meshes import Mesh
 
 RELATIVE_TIE = 1e-12
 """Step times closer than this count as equal; the canonical order then decides."""
+
+BELOW = 1e-9
+"""Members bounded this far, relatively, beyond the best plan are not worked out further: float sums differ by less."""
 
 PROGRESS_EVERY = 64
 """Popped nodes between two progress events."""
@@ -40,6 +51,9 @@ MIN_ALTERNATIVES = 3
 
 MAX_EXTRA_MEMBERS = 200
 """Members solved only to find runners-up, at most."""
+
+MOST_KEPT_NEAR = 20_000
+"""Candidates of spaces whose bundles keep plans within reach of the best, at most: these take a second or two."""
 
 MOST_NEAR_NODES = 256
 """Nodes looked at only to find plans within reach of the best, at most."""
@@ -104,7 +118,7 @@ def search(
     known: the answer is no worse, and the same as without it where the search runs to its end. ``floor`` is a known bound.
     With a ``reach`` it goes on when the best is proven, for one plan of each kind that is worth that share more at most.
     """
-    state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin, reach)
+    state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin, reach, limit)
     told: Solved | None = None
     with costs.stopped_by(stop):
         while state.heap and not state.is_over(limit) and not stop():
@@ -143,18 +157,23 @@ class _Search:
         holds: ParameterLimit | None,
         begin: Solved | None,
         reach: float,
+        limit: float,
     ):
         self.reach = reach
         self.costs = costs
         self.aim = aim
         self.holds = holds
         self.begin = begin
+        self.limit = limit
         self.result = SearchResult(best=begin)
         self.max_solved = request.search.max_candidates
         self.n_popped = 0
         self.n_extra = 0
         self.n_near = 0
         self.solved_meshes: set[Mesh] = set()
+        # Elsewhere a candidate has few shardings, and its members are listed.
+        many = request.search.space is Space.FREE and request.model.is_chain and isinstance(self.aim, LeastStepTime)
+        self.bundling = Bundling(costs) if many else None
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
         for family in families(request):
@@ -188,6 +207,12 @@ class _Search:
                 self.price_family(node)
             case Family():
                 self.expand_family(bound, node)
+            case Bundle():
+                self.open_bundle(bound, node)
+            case Entries():
+                self.take_entry(node)
+            case Pending():
+                self.make_member(bound, node)
             case ChunkChoices():
                 self.expand_choices(node)
             case Member():
@@ -206,6 +231,11 @@ class _Search:
     def expand_family(self, bound: float, family: Family) -> None:
         """Put a family's choices of recompute modes in its place; of one choice its members, those that differ in chunks
         together."""
+        if self.bundling is not None and self.bundling.suits(family):
+            self.result.n_members += family.n_candidates
+            for least, bundle in self.bundling.by_place(family, self.below):
+                self._push(max(bound, least), bundle)
+            return
         choices = tuple(family.by_recompute())
         if len(choices) > 1:
             for choice in choices:
@@ -217,6 +247,36 @@ class _Search:
             else:
                 relaxed = node.relaxed(self.costs)
                 self._push(self.aim.member_bound(relaxed), replace(node, fitting=node.that_may_fit(relaxed)))
+
+    @property
+    def below(self) -> float:
+        """The figure that plans must not exceed to be of interest."""
+        best = self.result.best
+        beyond = max(BELOW, self.reach) if self._keeps_near or self.result.complete else BELOW
+        return (self.limit if best is None else min(self.limit, best.value)) * (1 + beyond)
+
+    def open_bundle(self, bound: float, bundle: Bundle) -> None:
+        """Put the entries of a bundle in its place."""
+        assert self.bundling is not None
+        entries = self.bundling.entries(bundle, self.below)
+        if entries:
+            self._push(max(bound, entries[0].bound), Entries(bundle.family, entries))
+
+    def take_entry(self, entries: Entries) -> None:
+        """Put the members of the next entry beside those behind it."""
+        assert self.bundling is not None
+        entry = entries.entries[entries.done]
+        for bound, pending in self.bundling.members(entries.family, entry, self.below):
+            self._push(bound, pending)
+        entries.done += 1
+        if entries.done < len(entries.entries):
+            self._push(entries.entries[entries.done].bound, entries)
+
+    def make_member(self, bound: float, pending: Pending) -> None:
+        """Put a member with its tables in the place of one without."""
+        member = member_of(pending.candidate, pending.sharding, self.costs, some_layers=pending.some_layers)
+        if member is not None:
+            self._push(max(bound, self.aim.member_bound(member)), member)
 
     def expand_choices(self, choices: ChunkChoices) -> None:
         """Put members with each number of chunks in the place of all, those left out whose memory can't fit."""
@@ -259,6 +319,11 @@ class _Search:
         """Return True if losers of enough meshes are known, or enough were looked for."""
         return len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
 
+    @property
+    def _keeps_near(self) -> bool:
+        """True if members a little worse than the best are kept: bundles of large spaces drop them."""
+        return self.bundling is None or self.result.n_candidates <= MOST_KEPT_NEAR
+
     def _looks_near(self) -> bool:
         """Return True while plans within reach of the proven best are looked for."""
         return self.reach > 0.0 and not self.result.all_near and self.n_near < MOST_NEAR_NODES
@@ -289,7 +354,7 @@ class _Search:
         """The result with its proven bound: the best itself when complete, else the lowest bound that is left."""
         result = self.result
         result.complete = result.complete or not self.heap
-        result.all_near = result.all_near or (result.best is not None and not self.heap)
+        result.all_near = self._keeps_near and (result.all_near or (result.best is not None and not self.heap))
         left = self.heap[0][0] if self.heap else math.inf
         if result.best is not None:
             result.bound = result.best.value if result.complete else min(left, result.best.value)
@@ -314,7 +379,7 @@ class _Search:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved
 
 
-_Node = _Unpriced | Family | ChunkChoices | Member
+_Node = _Unpriced | Family | Bundle | Entries | Pending | ChunkChoices | Member
 
 
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:

@@ -73,6 +73,18 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
         yield from _nodes(crowded, roomiest, kinds, costs)
 
 
+def member_of(candidate: Candidate, sharding: Sharding, costs: TrainingCosts, *, some_layers: bool) -> Member | None:
+    """The member with a candidate and a sharding, the fewest layers recomputed where that are ``some_layers``; None where the
+    host has no room for it, or no such number of layers makes it fit."""
+    kinds = costs.stage_kinds(candidate)
+    if some_layers:
+        fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
+        if fewest is None:
+            return None
+        candidate = replace(candidate, recompute=(Recompute.FULL,), recompute_layers=fewest)
+    return next(_members_of((candidate,), sharding, kinds, costs), None)
+
+
 def _of_some_layers(family: Family, costs: TrainingCosts) -> Iterator[Member]:
     """Members that recompute some layers of their one stage whole: as few as fit, since each layer more takes longer."""
     for candidate in family.candidates():

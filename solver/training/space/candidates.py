@@ -63,6 +63,18 @@ class Candidate:
         """Where and in what form training state lies."""
         return StatePlace(self.zero_stage, self.shard_ranks, self.offload, self.optimizer, self.gradients)
 
+    def at(self, place: StatePlace, modes: tuple[Recompute, ...]) -> Candidate:
+        """The same candidate with its state in another place, and other modes to choose from."""
+        return replace(
+            self,
+            zero_stage=place.zero_stage,
+            shard_ranks=place.shard_ranks,
+            offload=place.offload,
+            optimizer=place.optimizer,
+            gradients=place.gradients,
+            recompute=modes,
+        )
+
     @property
     def kind(self) -> tuple[object, ...]:
         """The choices by which plans differ enough to be told apart: all but the micro-batch, numbers of chunks, and layouts of
@@ -114,7 +126,7 @@ class Family:
     def candidates(self) -> Iterator[Candidate]:
         """The family's members, those that differ only in schedule after one another."""
         for place in self.places:
-            for modes, choices in self._modes_and_schedules():
+            for modes, choices in self.modes_and_schedules():
                 for choice in choices:
                     if not place.suits(choice.schedule):
                         continue
@@ -141,7 +153,7 @@ class Family:
     @property
     def n_candidates(self) -> int:
         """The number of members."""
-        schedules = [choice.schedule for _, choices in self._modes_and_schedules() for choice in choices]
+        schedules = [choice.schedule for _, choices in self.modes_and_schedules() for choice in choices]
         if all(place.offload.is_nothing for place in self.places):
             return len(self.places) * len(schedules)
         return sum(place.suits(schedule) for place in self.places for schedule in schedules)
@@ -156,12 +168,12 @@ class Family:
             still = tuple(place for place in self.places if not place.offload.activations)
             if still:
                 yield replace(self, places=still, recompute=(SOME_LAYERS,), layers=RecomputedLayers.SOME)
-        for modes, choices in self._modes_and_schedules():
+        for modes, choices in self.modes_and_schedules():
             possible = tuple(choice for choice in choices if any(place.suits(choice.schedule) for place in self.places))
             if possible:
                 yield replace(self, recompute=(modes,), pipelinings=possible, layers=RecomputedLayers.ALL_OR_NONE)
 
-    def _modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
+    def modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
         for modes in self.recompute:
             if len(modes) == 1:

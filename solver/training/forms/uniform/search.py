@@ -56,7 +56,8 @@ def _inside(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop, progr
         return None
     part = part_of(stop, SHARE)
     found = launchable_inside(request, costs, slo_limit_s=slo_limit_s(request), stop=part, progress=progress)
-    if found is None or found.solved is None:
+    # Bundles of a chain's shardings come to plans that fit as soon as to those near a known one.
+    if found is None or found.solved is None or request.model.is_chain:
         return found
     return replace(found, solved=best_near(request, costs, found.solved, stop=part_of(stop, NEAR_SHARE)))
 

@@ -1,0 +1,285 @@
+"""Compiled inner loops of `solver.training.search.bundles`: lower bounds on step times of many shardings at once.
+
+Shapes: ``N`` shardings, ``M`` recompute modes, ``K`` kinds of stages, ``L`` layers, ``P`` pipeline ranks. Times and kept bytes
+are ``[K, M, N, L]``, what does not depend on the mode ``[K, N, L]``. A bound is infinite where no stages fit. ``below`` is what
+a plan must beat: bounds at or above it are not worked out further.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.costmodels.compiling import kept_compiled
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ROUNDING = 1e-9
+"""Relative slack of what must fit: sums of another order differ by about 1e-15 a term."""
+
+HALVINGS = 10
+"""Halvings of the range of the longest stage: a bound is within a thousandth of the range of its best."""
+
+
+@kept_compiled
+def _fit_in_order(
+    time: Floats,
+    kept: Floats,
+    transient: Floats,
+    static: Floats,
+    kind_of_stage: Ints,
+    sends: Floats,
+    capacity: Floats,
+    in_flight: Ints,
+    modes: Ints,
+    sharding: int,
+    limit: float,
+) -> bool:
+    """True if stages that take no longer than ``limit`` and fit can hold all layers, some stages maybe none.
+
+    Each in turn takes as many as it can, which leaves the fewest to those behind it.
+    """
+    n_layers = static.shape[2]
+    done = 0
+    for stage in range(kind_of_stage.shape[0]):
+        k = kind_of_stage[stage]
+        room_s = (limit - sends[stage]) * (1.0 + ROUNDING)
+        room = capacity[k] * (1.0 + ROUNDING)
+        reached = done
+        for mode in modes:
+            passes = held = peak = 0.0
+            end = done
+            while end < n_layers:
+                passes += time[k, mode, sharding, end]
+                held += static[k, sharding, end] + in_flight[stage] * kept[k, mode, sharding, end]
+                peak = max(peak, transient[k, mode, sharding, end])
+                if passes > room_s or held + peak > room:
+                    break
+                end += 1
+            reached = max(reached, end)
+        done = reached
+        if done == n_layers:
+            return True
+    return False
+
+
+@kept_compiled
+def any_borders_bounds(
+    time: Floats,
+    kept: Floats,
+    transient: Floats,
+    static: Floats,
+    extra: Floats,
+    kind_of_stage: Ints,
+    sends: Floats,
+    beside: Floats,
+    capacity: Floats,
+    in_flight: Ints,
+    modes: Ints,
+    n_microbatches: int,
+    waiting: float,
+    below: float,
+) -> Floats:
+    """``[N]``: bounds of pipelines whose ranks hold one part each, with any borders and any of ``modes`` on each stage."""
+    n_kinds, n_shardings, n_layers = static.shape
+    pp = kind_of_stage.shape[0]
+    weight = n_microbatches - waiting
+    bounds = np.zeros(n_shardings)
+    longest_send = sends.min()
+    most = capacity.max() * (1.0 + ROUNDING)
+    for n in range(n_shardings):
+        work = extras = least_kept = slowest_layer = 0.0
+        for layer in range(n_layers):
+            fastest = smallest = least_extra = np.inf
+            for k in range(n_kinds):
+                least_extra = min(least_extra, extra[k, n, layer])
+                for mode in modes:
+                    fastest = min(fastest, time[k, mode, n, layer])
+                    smallest = min(smallest, static[k, n, layer] + kept[k, mode, n, layer])
+            work += fastest
+            extras += least_extra
+            least_kept += smallest
+            slowest_layer = max(slowest_layer, fastest)
+        if least_kept > pp * most:
+            bounds[n] = np.inf
+            continue
+        first_extra = np.inf
+        for k in range(n_kinds):
+            first_extra = min(first_extra, extra[k, n, 0])
+        tail = waiting * (work + sends.sum() + beside.sum()) + first_extra
+        mean = (n_microbatches * (work + sends.sum()) + extras) / pp + beside.min()
+        low = max(slowest_layer + longest_send, work / pp + longest_send, beside.max())
+        bound = max(mean, tail + weight * low)
+        if bound >= below:
+            bounds[n] = bound
+            continue
+        if below == np.inf:
+            high = 0.0
+            for k in range(n_kinds):
+                for mode in modes:
+                    high = max(high, time[k, mode, n].sum())
+            high += sends.max()
+        else:
+            high = (below - tail) / weight if weight > 0.0 else np.inf
+        high = max(high, low)
+        if not _fit_in_order(time, kept, transient, static, kind_of_stage, sends, capacity, in_flight, modes, n, high):
+            bounds[n] = below
+            continue
+        if high < np.inf:
+            for _ in range(HALVINGS):
+                middle = 0.5 * (low + high)
+                if _fit_in_order(time, kept, transient, static, kind_of_stage, sends, capacity, in_flight, modes, n, middle):
+                    high = middle
+                else:
+                    low = middle
+        bounds[n] = max(mean, tail + weight * low)
+    return bounds
+
+
+@kept_compiled
+def even_borders_bounds(
+    time: Floats,
+    kept: Floats,
+    transient: Floats,
+    static: Floats,
+    extra: Floats,
+    most_work: Floats,
+    kind_of_stage: Ints,
+    sends: Floats,
+    sends_once: Floats,
+    beside: Floats,
+    capacity: Floats,
+    cuts: Ints,
+    parts: Ints,
+    held: Ints,
+    n_held: Ints,
+    copies: int,
+    hides_sends: bool,
+    mode: int,
+    n_microbatches: int,
+    waiting: float,
+    below: float,
+) -> Floats:
+    """``[N]``: step times of the best even cut that fits, of pipelines whose ranks hold several parts, under one mode.
+
+    ``cuts`` [cut, part + 1] and ``parts`` [rank, part of it] as in `solver.training.costs.part_borders`; ``held`` [rank,
+    moment, part of it] passes at once, ``n_held`` [rank] moments. Where sends are hidden under other chunks, they show beyond
+    the mean stage's part of all layers' time, which is at most ``most_work`` [K, N].
+    """
+    n_kinds, n_shardings, n_layers = static.shape
+    pp, of_rank = parts.shape
+    n_cuts = cuts.shape[0]
+    weight = n_microbatches - waiting
+    bounds = np.zeros(n_shardings)
+    most = capacity.max() * (1.0 + ROUNDING)
+    sums = np.zeros((n_kinds, 4, n_layers + 1))
+    passing, rank_extra = np.zeros(pp), np.zeros(pp)
+    of_part = np.zeros(of_rank)
+    for n in range(n_shardings):
+        work = extras = least_kept = 0.0
+        for layer in range(n_layers):
+            fastest = smallest = least_extra = np.inf
+            for k in range(n_kinds):
+                fastest = min(fastest, time[k, mode, n, layer])
+                smallest = min(smallest, static[k, n, layer] + kept[k, mode, n, layer])
+                least_extra = min(least_extra, extra[k, n, layer])
+            work += fastest
+            extras += least_extra
+            least_kept += smallest
+        if least_kept > pp * most:
+            bounds[n] = np.inf
+            continue
+        mean = max(
+            (n_microbatches * work + extras) / pp + beside.min(),
+            waiting * work + weight * work / pp,
+        )
+        if mean >= below:
+            bounds[n] = mean
+            continue
+        for k in range(n_kinds):
+            for layer in range(n_layers):
+                sums[k, 0, layer + 1] = sums[k, 0, layer] + time[k, mode, n, layer]
+                sums[k, 1, layer + 1] = sums[k, 1, layer] + kept[k, mode, n, layer]
+                sums[k, 2, layer + 1] = sums[k, 2, layer] + static[k, n, layer]
+                sums[k, 3, layer + 1] = sums[k, 3, layer] + extra[k, n, layer]
+        best = np.inf
+        for cut in range(n_cuts):
+            longest = 0.0
+            fits = True
+            for rank in range(pp):
+                k = kind_of_stage[rank]
+                computing = states = once = peak = 0.0
+                for i in range(of_rank):
+                    first, end = cuts[cut, parts[rank, i]], cuts[cut, parts[rank, i] + 1]
+                    computing += sums[k, 0, end] - sums[k, 0, first]
+                    of_part[i] = sums[k, 1, end] - sums[k, 1, first]
+                    states += sums[k, 2, end] - sums[k, 2, first]
+                    once += sums[k, 3, end] - sums[k, 3, first]
+                    for layer in range(first, end):
+                        peak = max(peak, transient[k, mode, n, layer])
+                activations = 0.0
+                for moment in range(n_held[rank]):
+                    now = 0.0
+                    for i in range(of_rank):
+                        now += held[rank, moment, i] * of_part[i]
+                    activations = max(activations, now)
+                if states + activations + peak > capacity[k] * (1.0 + ROUNDING):
+                    fits = False
+                    break
+                shown = sends[rank]
+                if hides_sends:
+                    shown = max(0.0, shown - most_work[k, n] / pp)
+                computing = computing / copies + shown
+                longest = max(longest, max(computing, beside[rank]))
+                passing[rank] = computing + beside[rank]
+                rank_extra[rank] = once
+            if not fits:
+                continue
+            behind = tail = 0.0
+            for rank in range(pp - 1, -1, -1):
+                behind += waiting * passing[rank]
+                tail = max(tail, rank_extra[rank] + sends_once[rank] + behind)
+            best = min(best, weight * longest + tail)
+        bounds[n] = max(best * (1.0 - ROUNDING), mean)
+    return bounds
+
+
+@kept_compiled
+def some_layers_bounds(
+    time: Floats,
+    kept: Floats,
+    transient: Floats,
+    static: Floats,
+    extra: Floats,
+    capacity: Floats,
+    again: NDArray[np.bool_],
+    none: int,
+    full: int,
+    n_microbatches: int,
+) -> Floats:
+    """``[N]``: step times on one stage that runs the fewest first layers again, of those that can be, with which it fits; at
+    least one of them."""
+    n_shardings, n_layers = static.shape[1], static.shape[2]
+    bounds = np.full(n_shardings, np.inf)
+    room = capacity[0] * (1.0 + ROUNDING)
+    for n in range(n_shardings):
+        passes = held = 0.0
+        for layer in range(n_layers):
+            passes += time[0, none, n, layer]
+            held += static[0, n, layer] + kept[0, none, n, layer]
+        for layer in range(n_layers):
+            if not again[layer]:
+                continue
+            passes += time[0, full, n, layer] - time[0, none, n, layer]
+            held += kept[0, full, n, layer] - kept[0, none, n, layer]
+            if held > room:
+                continue
+            peak = 0.0
+            for other in range(n_layers):
+                mode = full if other <= layer and again[other] else none
+                peak = max(peak, transient[0, mode, n, other])
+            if held + peak <= room:
+                bounds[n] = (n_microbatches * passes + extra[0, n].sum()) * (1.0 - ROUNDING)
+                break
+    return bounds

@@ -1,0 +1,350 @@
+"""A family's members in arrays: their bounds by place of state, by choice of the main block, and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.pipeline import SendTiming, n_copies
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.sharding_problem import Criterion
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.training.costs.evaluate import units_in_flight
+from meshwright.solver.training.costs.part_borders import even_cuts
+from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind
+from meshwright.solver.training.search.bundle_kernels import (
+    ROUNDING,
+    any_borders_bounds,
+    even_borders_bounds,
+    some_layers_bounds,
+)
+from meshwright.solver.training.search.choice_rows import Laid, Rows, joined, laid, with_least
+from meshwright.solver.training.search.shared_figures import SharedFigures
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, RecomputedLayers
+from meshwright.solver.training.space.schedules import Pipelining
+from meshwright.solver.training.space.state_places import StatePlace
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Members with one candidate and one choice of the main block, and their bound. A candidate whose ``some_layers`` are
+    recomputed has not yet a number of them."""
+
+    bound: float
+    candidate: Candidate
+    main: tuple[int, ...]
+    some_layers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A member whose tables are not made yet."""
+
+    candidate: Candidate
+    sharding: Sharding
+    some_layers: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Least:
+    """The least time of a micro-batch through all layers, and of memory with one in flight, of each sharding, by the modes that
+    stages may choose from."""
+
+    work_s: dict[tuple[Recompute, ...], FloatArray]
+    crowded: dict[tuple[Recompute, ...], npt.NDArray[np.bool_]]
+
+    @classmethod
+    def of(cls, of: Laid, sets: list[tuple[Recompute, ...]], view: FamilyView) -> _Least:
+        """Return what layouts take under each of some sets of modes."""
+        work_s, crowded = {}, {}
+        capacity = len(view.kinds) * float(of.capacity_bytes.max()) * (1.0 + ROUNDING)
+        kept_bytes = of.kept_bytes + of.static_bytes[:, None]
+        for modes in dict.fromkeys(sets):
+            chosen = [view.modes.index(mode) for mode in modes]
+            work_s[modes] = of.time_s[:, chosen].min(axis=(0, 1)).sum(axis=-1)
+            crowded[modes] = kept_bytes[:, chosen].min(axis=(0, 1)).sum(axis=-1) > capacity
+        return cls(work_s, crowded)
+
+    def bounds(self, modes: tuple[Recompute, ...], choice: Pipelining, view: FamilyView) -> FloatArray:
+        """[sharding] bounds of a schedule: its stages share the work evenly at best."""
+        pp, m = view.first.mesh.pp, view.first.n_microbatches
+        waiting = view.shared.waiting_of(view.first, choice, modes[0])
+        passes = max(m / pp, waiting + (m - waiting) / pp)
+        return np.where(self.crowded[modes], np.inf, passes * self.work_s[modes])
+
+
+class FamilyView:
+    """A family's candidates and their costs in arrays."""
+
+    def __init__(self, shared: SharedFigures, family: Family):
+        self.shared, self.family, self.costs = shared, family, shared.costs
+        self.first = next(family.candidates())
+        self.kinds = self.costs.stage_kinds(self.first)
+        self.inside = tuple(dict.fromkeys(self.costs.inside(kind) for kind in self.kinds))
+        self.kind_of_stage = np.array([self.inside.index(self.costs.inside(kind)) for kind in self.kinds], np.int64)
+        self.choices = shared.choices_of(self.first, self.kinds)
+        self.modes = tuple(dict.fromkeys(mode for modes in family.recompute for mode in modes))
+
+    @cached_property
+    def sends_s(self) -> FloatArray:
+        """[stage] sends before any is hidden."""
+        of_kind = {kind: self.costs.sends_s(self.first, kind) for kind in dict.fromkeys(self.kinds)}
+        return np.array([of_kind[kind] for kind in self.kinds])
+
+    def _at(self, place: StatePlace) -> Candidate:
+        return self.first.at(place, self.modes)
+
+    def _rows(self, place: StatePlace) -> Rows:
+        """Rows of a place of state."""
+        candidate = self._at(place)
+        of_kinds = []
+        for kind in self.inside:
+            of_devices = [self._synced_rows(candidate, kind, setting) for setting in self.costs.settings(candidate, kind)]
+            *figures, capacities = zip(*of_devices, strict=True)
+            of_kinds.append((*(np.max(each, axis=0) for each in figures), min(capacities)))
+        return Rows(*(np.array(each, np.float64) for each in zip(*of_kinds, strict=True)))
+
+    def _synced_rows(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> tuple[FloatArray | float, ...]:
+        vectors = self.shared.vectors(setting, self.choices)
+        rows = self.costs.row_costs(
+            candidate,
+            kind,
+            setting,
+            vectors,
+            beside=vectors,
+            of_row=self.choices.of_row,
+            copies=np.zeros(len(vectors)),
+            mean_stage=None,
+        )
+        return (
+            rows.time_s,
+            rows.activation_bytes,
+            rows.transient_bytes,
+            rows.static_bytes,
+            rows.extra_s,
+            rows.first_bucket_s,
+            rows.capacity_bytes,
+        )
+
+    def _bare(self) -> Laid:
+        """The layouts of each choice of the main block in each place of state, one place after another, without what it takes
+        to share and update state."""
+        places = [self._at(place) for place in self.family.places]
+        of_kinds, states, capacities = [], [], []
+        for kind in self.inside:
+            settings = self.costs.settings(self.first, kind)
+            each = [self.shared.bare_rows(self.first, self.modes, setting, self.choices) for setting in settings]
+            of_kinds.append([np.max(figures, axis=0) for figures in zip(*each, strict=True)])
+            states.append([np.max([self._state_bytes(place, kind, s) for s in settings], axis=0) for place in places])
+            # State that is sharded among all ranks asks for the fewest groups of them, and so the least buffers.
+            roomiest = replace(self.first, shard_ranks=None)
+            capacities.append(min(self.costs.capacity_bytes(roomiest, setting) for setting in settings))
+        time_s, kept, transient = (np.array(figures) for figures in zip(*of_kinds, strict=True))
+        nothing = np.zeros((len(self.inside), time_s.shape[-1]))
+        of_layer = self.choices.by_main
+        once = laid(
+            Rows(time_s, kept, transient, nothing, nothing, nothing, np.array(capacities)).with_least(self.choices.of_row),
+            of_layer,
+            np.full((*time_s.shape[:2], len(of_layer)), np.inf),
+        )
+        static = with_least(np.array(states), self.choices.of_row)[:, :, of_layer]
+        moved = np.array([place.offload.activations for place in self.family.places])
+        again = self.costs.recomputable[self.costs.layer_block]
+        stays = (1.0 - moved[:, None] * again).repeat(len(of_layer), axis=0)
+        n_places = len(places)
+        return Laid(
+            np.tile(once.time_s, (1, 1, n_places, 1)),
+            np.tile(once.kept_bytes, (1, 1, n_places, 1)) * stays,
+            np.tile(once.transient_bytes, (1, 1, n_places, 1)),
+            static.reshape(len(self.inside), -1, static.shape[-1]),
+            np.tile(once.extra_s, (1, n_places, 1)),
+            once.capacity_bytes,
+            np.tile(once.most_work_s, (1, 1, n_places)),
+        )
+
+    def _state_bytes(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> FloatArray:
+        """[row] bytes of state on a device, at least."""
+        each = self.shared.bytes_of_state(candidate, kind, setting)[:, self.choices.of_row]
+        vectors = self.shared.vectors(setting, self.choices)
+        held = vectors[:, Criterion.PARAMETERS] * each[0] + vectors[:, Criterion.EXPERT_PARAMETERS] * each[1]
+        return np.asarray(held, np.float64)
+
+    def _laid(self, place: StatePlace, shardings: list[Sharding] | None = None) -> Laid:
+        """The layouts of all choices of the main block, or of whole shardings."""
+        rows = self._rows(place)
+        if shardings is not None:
+            of_layer = self.choices.of_shardings(shardings)
+            return laid(rows, of_layer, rows.time_s[:, :, of_layer].sum(axis=-1))
+        of_layer = self.choices.by_main
+        # Other blocks take at most what their slowest choice takes.
+        starts = self.choices.first_row[:-1]
+        slowest = np.maximum.reduceat(rows.time_s, starts, axis=-1)
+        others = np.where(self.choices.layer_block == self.choices.main, 0.0, slowest[:, :, self.choices.layer_block])
+        n_main = int((self.choices.layer_block == self.choices.main).sum())
+        mine = rows.time_s[:, :, starts[self.choices.main] :][:, :, : len(of_layer)]
+        most = others.sum(axis=-1)[:, :, None] + n_main * mine
+        return laid(rows.with_least(self.choices.of_row), of_layer, most)
+
+    def least_of_places(self, below: float) -> FloatArray:
+        """[place] bounds, without what it takes to share and update state."""
+        n_main, n_places = len(self.choices.by_main), len(self.family.places)
+        least = np.full(n_places, np.inf)
+        for _, _, bounds, suiting in self._by_schedule(self._bare(), below):
+            of_place = np.atleast_2d(bounds).min(axis=0).reshape(n_places, n_main).min(axis=1)
+            least = np.minimum(least, np.where(suiting, of_place, np.inf))
+        return least
+
+    def _by_schedule(
+        self, of: Laid, below: float
+    ) -> Iterator[tuple[Pipelining, list[tuple[Recompute, ...]], FloatArray, npt.NDArray[np.bool_]]]:
+        """For each schedule the sets of modes, [set, sharding] bounds, and which places suit it; at last, where a stage may
+        recompute some of its layers, [sharding] bounds of that."""
+        least = _Least.of(of, [modes for _, sets in self._modes_of for modes in sets], self)
+        for choice, sets in self._modes_of:
+            candidates, rows = [], []
+            for modes in sets:
+                plain = least.bounds(modes, choice, self)
+                candidates.append(modes)
+                enough = float(plain.min()) >= below
+                rows.append(plain if enough else schedule_bounds(self, of, self.candidate(choice, modes), below))
+            suiting = np.array([place.suits(choice.schedule) for place in self.family.places])
+            yield choice, candidates, np.array(rows), suiting
+        if self._some_layers is not None:
+            still = np.array([not place.offload.activations for place in self.family.places])
+            some = self._some_layers
+            yield some.pipelining, [some.recompute], some_layers(self, of, some), still
+
+    def candidate(self, choice: Pipelining, modes: tuple[Recompute, ...]) -> Candidate:
+        """The candidate with a schedule and modes, of any place of state."""
+        return replace(self.first, pipelining=choice, recompute=modes)
+
+    @cached_property
+    def _modes_of(self) -> list[tuple[Pipelining, list[tuple[Recompute, ...]]]]:
+        """Sets of modes that stages may choose from, by schedule."""
+        if self.family.layers is RecomputedLayers.SOME:
+            return []
+        found: dict[Pipelining, list[tuple[Recompute, ...]]] = {}
+        for modes, choices in self.family.modes_and_schedules():
+            for choice in choices:
+                found.setdefault(choice, []).append(modes)
+        return list(found.items())
+
+    @cached_property
+    def _some_layers(self) -> Candidate | None:
+        """A candidate that recomputes some layers of its one stage, if the family has any."""
+        if self.family.layers is RecomputedLayers.ALL_OR_NONE:
+            return None
+        return replace(self.first, recompute=SOME_LAYERS)
+
+    def entries(self, below: float) -> list[Entry]:
+        """Entries that may beat ``below``, lowest bound first; of all others the first alone."""
+        n_main, places = len(self.choices.by_main), self.family.places
+        everything = joined([self._laid(place) for place in places])
+        found: list[Entry] = []
+        losing: list[Entry] = []
+        for pipelining, sets, bounds, suiting in self._by_schedule(everything, below):
+            some = bounds.ndim == 1
+            by_place = bounds.reshape(len(sets), len(places), n_main)
+            by_place = np.where(suiting[None, :, None], by_place, np.inf)
+            taken = np.argwhere(by_place < below)
+            if not len(taken) and not losing and np.isfinite(by_place.min()):
+                taken = np.array([np.unravel_index(int(by_place.argmin()), by_place.shape)])
+            for i, at, choice in taken:
+                bound = float(by_place[i, at, choice])
+                candidate = self.candidate(pipelining, sets[i]).at(places[at], sets[i])
+                entry = Entry(bound, candidate, self.choices.rows[self.choices.main][choice], some)
+                (found if bound < below else losing).append(entry)
+        return sorted(found or losing, key=lambda entry: entry.bound)
+
+    def members(self, entry: Entry, below: float) -> list[tuple[float, Pending]]:
+        """The members of an entry that may fit, with their bounds."""
+        shardings = self.choices.with_main[entry.main]
+        of = self._laid(entry.candidate.place, shardings)
+        bounds = (
+            some_layers(self, of, entry.candidate) if entry.some_layers else schedule_bounds(self, of, entry.candidate, below)
+        )
+        return [
+            (max(entry.bound, float(bound)), Pending(entry.candidate, sharding, entry.some_layers))
+            for bound, sharding in zip(bounds, shardings, strict=True)
+            if bound < np.inf
+        ]
+
+
+def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: float) -> FloatArray:
+    """[sharding] bounds of a candidate, whatever its place of state."""
+    choice, m = candidate.pipelining, candidate.n_microbatches
+    modes = np.array([view.modes.index(mode) for mode in candidate.recompute], np.int64)
+    waiting = view.shared.waiting_of(candidate, choice, candidate.recompute[0])
+    sends_s, beside_s = view.sends_s * choice.chunks, np.zeros(len(view.sends_s))
+    if choice.traits.sends is SendTiming.UNDER_OTHER_MICROBATCHES:
+        sends_s, beside_s = beside_s, sends_s
+    if choice.any_borders:
+        in_flight = np.array(units_in_flight(candidate)[0], np.int64)
+        of_any: FloatArray = any_borders_bounds(
+            of.time_s,
+            of.kept_bytes,
+            of.transient_bytes,
+            of.static_bytes,
+            of.extra_s,
+            view.kind_of_stage,
+            sends_s,
+            beside_s,
+            of.capacity_bytes,
+            in_flight,
+            modes,
+            m,
+            waiting,
+            below,
+        )
+        return of_any
+    hides = choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS
+    once_s = (candidate.mesh.pp - 1) * view.sends_s if hides else np.zeros(len(sends_s))
+    parts, held, n_held = view.shared.held(candidate)
+    (mode,) = modes
+    of_even: FloatArray = even_borders_bounds(
+        of.time_s,
+        of.kept_bytes,
+        of.transient_bytes,
+        of.static_bytes,
+        of.extra_s,
+        np.ascontiguousarray(of.most_work_s[:, mode]),
+        view.kind_of_stage,
+        sends_s,
+        once_s,
+        beside_s,
+        of.capacity_bytes,
+        even_cuts(of.time_s.shape[-1], choice.n_parts(candidate.mesh.pp)),
+        parts,
+        held,
+        n_held,
+        n_copies(choice.schedule),
+        hides,
+        mode,
+        m,
+        waiting,
+        below,
+    )
+    return of_even
+
+
+def some_layers(view: FamilyView, of: Laid, candidate: Candidate) -> FloatArray:
+    """[sharding] bounds of a model on one stage that recomputes as few of its layers as fit."""
+    none, full = (view.modes.index(mode) for mode in (Recompute.NONE, Recompute.FULL))
+    again = view.costs.recomputable[view.costs.layer_block]
+    bounds: FloatArray = some_layers_bounds(
+        of.time_s,
+        of.kept_bytes,
+        of.transient_bytes,
+        of.static_bytes,
+        of.extra_s,
+        of.capacity_bytes,
+        again,
+        none,
+        full,
+        candidate.n_microbatches,
+    )
+    return bounds

@@ -1,0 +1,90 @@
+"""Figures of block choices and of schedules that families of a search share, each worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from meshwright.costmodels.pipeline import positions_of_ranks
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import held_by_part
+from meshwright.solver.training.costs.stage_table import FloatArray, StageKind
+from meshwright.solver.training.search.choice_rows import BlockChoices, IntArray
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.schedules import Pipelining
+
+
+@dataclass(eq=False)
+class SharedFigures:
+    """Figures of choices, state and schedules under the costs of a request."""
+
+    costs: TrainingCosts
+    _choices: dict[tuple[BlockSetting, ...], BlockChoices] = field(default_factory=dict)
+    _vectors: dict[BlockSetting, FloatArray] = field(default_factory=dict)
+    _bare: dict[tuple[BlockSetting, tuple[Recompute, ...]], tuple[FloatArray, FloatArray, FloatArray]] = field(
+        default_factory=dict
+    )
+    _bytes: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
+    _waiting: dict[tuple[object, ...], float] = field(default_factory=dict)
+    _held: dict[tuple[object, ...], tuple[IntArray, IntArray, IntArray]] = field(default_factory=dict)
+
+    def choices_of(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> BlockChoices:
+        """The choices of each block of a candidate's shardings."""
+        costs = self.costs
+        settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in costs.settings(candidate, kind)))
+        if settings not in self._choices:
+            shardings = tuple(costs.shardings(candidate, kinds))
+            rows = tuple(tuple(dict.fromkeys(each)) for each in zip(*shardings, strict=True))
+            counts = np.bincount(costs.layer_block[1:-1], minlength=len(costs.block_names))
+            self._choices[settings] = BlockChoices(shardings, rows, int(np.argmax(counts)), costs.layer_block)
+        return self._choices[settings]
+
+    def vectors(self, setting: BlockSetting, choices: BlockChoices) -> FloatArray:
+        """[row, criterion] costs of the choices."""
+        if setting not in self._vectors:
+            names = self.costs.block_names
+            made = [self.costs.block_cost(names[b], setting, one) for b, each in enumerate(choices.rows) for one in each]
+            self._vectors[setting] = np.array(made)
+        return self._vectors[setting]
+
+    def held(self, candidate: Candidate) -> tuple[IntArray, IntArray, IntArray]:
+        """Parts of each rank, passes that it holds of each at once, [rank, moment, part], and the number of its moments."""
+        choice, pp = candidate.pipelining, candidate.mesh.pp
+        key = (choice, pp, candidate.n_microbatches)
+        if key not in self._held:
+            of_ranks = held_by_part(candidate)
+            parts = np.array(positions_of_ranks(choice.schedule, pp, choice.chunks), np.int64)
+            moments = np.array([len(rows) for rows in of_ranks], np.int64)
+            padded = np.zeros((pp, int(moments.max()), parts.shape[1]), np.int64)
+            for rank, rows in enumerate(of_ranks):
+                padded[rank, : len(rows)] = rows
+            self._held[key] = (parts, padded, moments)
+        return self._held[key]
+
+    def waiting_of(self, like: Candidate, choice: Pipelining, first_mode: Recompute) -> float:
+        """Return the wait of a schedule over that of 1F1B, for a candidate like this one, whose first mode is given."""
+        key = (choice, like.mesh.pp, like.n_microbatches, first_mode)
+        if key not in self._waiting:
+            self._waiting[key] = self.costs.waiting_of(replace(like, pipelining=choice, recompute=(first_mode,)))
+        return self._waiting[key]
+
+    def bare_rows(
+        self, candidate: Candidate, modes: tuple[Recompute, ...], setting: BlockSetting, choices: BlockChoices
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Time, kept and transient bytes of the choices [mode, row], without what places of state add to them."""
+        if (setting, modes) not in self._bare:
+            vectors = self.vectors(setting, choices)
+            self._bare[setting, modes] = self.costs.bare_rows(modes, setting, vectors, choices.of_row)
+        return self._bare[setting, modes]
+
+    def bytes_of_state(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> FloatArray:
+        """[group of ranks, block] bytes on a device for each parameter that the group shares."""
+        shards = kind.topology.hybrid_of(candidate.shard_ranks).shards if candidate.shard_ranks is not None else None
+        groups = (shards or kind.topology.state, kind.topology.expert_state)
+        key = (candidate.place, *(group.n for group in groups), setting.device, candidate.mesh.spreads_experts)
+        if key not in self._bytes:
+            self._bytes[key] = self.costs.state_bytes_per_parameter(candidate, kind, setting)
+        return self._bytes[key]

@@ -1,0 +1,124 @@
+"""Bounds of bundles: each level is bounded no higher than the next, no member costs less, and none that fits is left out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
+from meshwright.solver.training.costs.stage_table import Sharding
+from meshwright.solver.training.search.bounds import Member
+from meshwright.solver.training.search.bundles import Bundling
+from meshwright.solver.training.search.expansion import expand, member_of
+from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, families
+from tests.unit.solver.training.full_space import full_request
+from tests.unit.solver.training.layered import layered_request
+
+SEEDS = range(719, 750)
+N_FAMILIES = 3
+MOST_MEMBERS = 200
+ROUNDING = 1 + 1e-9
+
+
+def wide_families(request: TrainingRequest, costs: TrainingCosts) -> list[Family]:
+    """Some families of a request in the free space that are bounded in bundles: small ones, from all over the space."""
+    if request.search.space is not Space.FREE or not request.model.is_chain:
+        return []
+    found = [family for family in families(request) if Bundling.suits(family) and family.n_candidates <= MOST_MEMBERS]
+    few = (
+        family for family in found[:: max(1, len(found) // (3 * N_FAMILIES))] if 0 < n_members(family, costs) <= MOST_MEMBERS
+    )
+    return list(itertools.islice(few, N_FAMILIES))
+
+
+def n_members(family: Family, costs: TrainingCosts) -> int:
+    """The number of a family's members: its candidates under each sharding."""
+    first = next(family.candidates())
+    return family.n_candidates * sum(1 for _ in costs.shardings(first, costs.stage_kinds(first)))
+
+
+def step_s(member: Member) -> float:
+    """The step time of a member's best stages, infinite where none fit."""
+    spans = partition_stages(member.candidate, member.tables)
+    if isinstance(spans, Shortfall):
+        return math.inf
+    cost = evaluate_decision(Decision(member.candidate, member.sharding, spans), member.tables)
+    return cost.step_time_s if cost.fits else math.inf
+
+
+def listed(family: Family, costs: TrainingCosts) -> dict[tuple[Candidate, Sharding], float]:
+    """The step time of each member of a family that fits, found by listing them."""
+    found = {}
+    for choice in family.by_recompute():
+        for node in expand(choice, costs):
+            for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                time_s = step_s(member)
+                if time_s < math.inf:
+                    found[member.candidate, member.sharding] = time_s
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bundles_bound_their_members_and_leave_none_out(seed: int) -> None:
+    request = full_request(seed)
+    costs = TrainingCosts(request)
+    for family in wide_families(request, costs):
+        exact, seen = listed(family, costs), {}
+        bundling = Bundling(costs)
+        for least, bundle in bundling.by_place(family, math.inf):
+            for entry in bundling.entries(bundle, math.inf):
+                assert least <= entry.bound * ROUNDING
+                for bound, pending in bundling.members(family, entry, math.inf):
+                    assert entry.bound <= bound
+                    member = member_of(pending.candidate, pending.sharding, costs, some_layers=pending.some_layers)
+                    if member is None:
+                        continue
+                    time_s = step_s(member)
+                    assert bound <= time_s * ROUNDING
+                    if time_s < math.inf:
+                        seen[member.candidate, member.sharding] = time_s
+        # A stage that may choose its mode holds what stages with one mode can: both ways list the same best plan.
+        assert exact.keys() <= seen.keys()
+        assert min(seen.values(), default=math.inf) == min(exact.values(), default=math.inf)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_bundles_keep_what_beats_a_known_plan(seed: int) -> None:
+    request = full_request(seed)
+    costs = TrainingCosts(request)
+    for family in wide_families(request, costs):
+        times_s = sorted(listed(family, costs).values())
+        if not times_s:
+            continue
+        below = times_s[len(times_s) // 2]
+        bundling, found = Bundling(costs), []
+        for least, bundle in bundling.by_place(family, below):
+            assert least <= times_s[0] * ROUNDING or least >= below
+            for entry in bundling.entries(bundle, below):
+                for bound, pending in bundling.members(family, entry, below):
+                    member = member_of(pending.candidate, pending.sharding, costs, some_layers=pending.some_layers)
+                    if member is not None:
+                        assert bound <= step_s(member) * ROUNDING or bound >= below
+                        found.append(step_s(member))
+        if times_s[0] < below:
+            assert min(found) == times_s[0]
+        assert [t for t in sorted(found) if t < below] == [t for t in times_s if t < below]
+
+
+def test_modes_none_and_full_alone_are_not_taken_for_some_layers() -> None:
+    """A stage may run all of its layers again or none, and also some of them: both are bounded where just these are allowed."""
+    asked = next(request for request in map(layered_request, range(60)) if request.search.space is Space.FREE)
+    request = replace(asked, search=replace(asked.search, recompute=SOME_LAYERS))
+    costs = TrainingCosts(request)
+    family = next(family for family in families(request) if family.mesh.pp == 1)
+    bundling = Bundling(costs)
+    assert family.recompute == (SOME_LAYERS,)
+    entries = [entry for _, bundle in bundling.by_place(family, math.inf) for entry in bundling.entries(bundle, math.inf)]
+    assert {entry.some_layers for entry in entries} == {False, True}
