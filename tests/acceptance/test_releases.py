@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -47,3 +48,15 @@ def test_what_is_stored_or_locked_reads_no_version_of_the_package() -> None:
     ]
     assert len(modules) > 100
     assert readers == []
+
+
+@pytest.mark.parametrize(("words", "program"), [("Install it and plan", "meshwright plan"), ("Run the tests", "pytest")])
+def test_continuous_integration_runs_the_command_that_the_readme_gives_for_it(words: str, program: str) -> None:
+    said = f'$(.ci/readme-command "{words}")'
+    assert said in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    command = subprocess.run([ROOT / ".ci" / "readme-command", words], capture_output=True, text=True, check=True).stdout
+    assert f".venv/bin/{program}" in command
+
+
+def test_a_command_that_the_readme_does_not_give_ends_continuous_integration() -> None:
+    assert subprocess.run([ROOT / ".ci" / "readme-command", "Nothing of the kind"], check=False).returncode == 1
