@@ -93,7 +93,7 @@ def test_every_option_that_names_an_output_is_parsed_as_one() -> None:
     assert len(OUTPUTS) >= 7
     known = {(option.command, option.name) for option in OUTPUTS}
     read = {(words, names_of(option)[0]) for words, option, _ in every_option() if option.parser is input_file}
-    assert read == {(("observe",), "--log")}, "files that are read, not written"
+    assert read == {(("observe",), "--log"), (("calibrate", "fabric"), "--import")}, "files that are read, not written"
     suspects = {
         (words, names_of(option)[0] if names_of(option) else "an option without a name")
         for words, option, kind in every_option()
@@ -118,6 +118,7 @@ def words(cli: Cli) -> Callable[[Option, Path], list[str]]:
         ("init",): ["qwen3-8b", "--gpus", "8xH100", "--batch", "8", "--seq", "128"],
         ("export",): [plan, "--to", "megatron-lm"],
         ("check",): [str(plans)],
+        ("calibrate", "fabric"): [],
         ("calibrate", "profile"): ["my-node", "--kind", "norm", "--repeat-ms", "0.1"],
         ("calibrate", "import"): [measurements],
         ("validate",): [str(write_table(cli.folder / "measured.csv", {}))],
@@ -265,6 +266,7 @@ def test_a_dash_is_stdout_and_holds_nothing_else(
         "plan --output": "{",
         "init --output": "schema: ",
         "export --output": "#!/bin/sh",
+        "calibrate fabric --output": '"""',
         "calibrate profile --output": "device,",
         "calibrate import --output": "device,",
     }

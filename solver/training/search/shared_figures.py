@@ -23,8 +23,8 @@ class SharedFigures:
 
     costs: TrainingCosts
     _choices: dict[tuple[BlockSetting, ...], BlockChoices] = field(default_factory=dict)
-    _vectors: dict[BlockSetting, FloatArray] = field(default_factory=dict)
-    _bare: dict[tuple[BlockSetting, tuple[Recompute, ...]], tuple[FloatArray, FloatArray, FloatArray]] = field(
+    _vectors: dict[tuple[BlockSetting, BlockChoices], FloatArray] = field(default_factory=dict)
+    _bare: dict[tuple[BlockSetting, tuple[Recompute, ...], BlockChoices], tuple[FloatArray, FloatArray, FloatArray]] = field(
         default_factory=dict
     )
     _bytes: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
@@ -44,11 +44,13 @@ class SharedFigures:
 
     def vectors(self, setting: BlockSetting, choices: BlockChoices) -> FloatArray:
         """[row, criterion] costs of the choices."""
-        if setting not in self._vectors:
+        # Families whose stages differ have other choices under a setting that both have.
+        key = (setting, choices)
+        if key not in self._vectors:
             names = self.costs.block_names
             made = [self.costs.block_cost(names[b], setting, one) for b, each in enumerate(choices.rows) for one in each]
-            self._vectors[setting] = np.array(made)
-        return self._vectors[setting]
+            self._vectors[key] = np.array(made)
+        return self._vectors[key]
 
     def held(self, candidate: Candidate) -> tuple[IntArray, IntArray, IntArray]:
         """Parts of each rank, passes that it holds of each at once, [rank, moment, part], and the number of its moments."""
@@ -75,10 +77,11 @@ class SharedFigures:
         self, candidate: Candidate, modes: tuple[Recompute, ...], setting: BlockSetting, choices: BlockChoices
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Time, kept and transient bytes of the choices [mode, row], without what places of state add to them."""
-        if (setting, modes) not in self._bare:
+        key = (setting, modes, choices)
+        if key not in self._bare:
             vectors = self.vectors(setting, choices)
-            self._bare[setting, modes] = self.costs.bare_rows(modes, setting, vectors, choices.of_row)
-        return self._bare[setting, modes]
+            self._bare[key] = self.costs.bare_rows(modes, setting, vectors, choices.of_row)
+        return self._bare[key]
 
     def bytes_of_state(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> FloatArray:
         """[group of ranks, block] bytes on a device for each parameter that the group shares."""

@@ -38,8 +38,9 @@ def stagewise_requests(count: int) -> Iterator[TrainingRequest]:
         if request.search.space is Space.FREE and len(request.model.layers) in (3, 4):
             count -= 1
             node = part_of_node(request.cluster.groups[0].node, 2)
-            # Sends as cheap as inside nodes, or small models are best on as few stages as can be.
-            node = replace(node, inter=replace(node.intra, bytes_per_s=2 * node.intra.bytes_per_s))
+            # Sends as cheap as inside nodes, or small models are best on as few stages as can be: two devices share the
+            # network, which reaches less of its line rate.
+            node = replace(node, inter=replace(node.intra, bytes_per_s=3 * node.intra.bytes_per_s))
             search = replace(
                 request.search,
                 stage_degrees=StageDegrees.ANY,

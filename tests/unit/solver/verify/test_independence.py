@@ -15,6 +15,7 @@ ALLOWED = {
     "meshwright.costmodels.model.implementation",
     "meshwright.costmodels.model.memory_law",
     "meshwright.costmodels.serving.engine_profile",
+    "meshwright.costmodels.serving.latency_law",
     "meshwright.costmodels.errors",
     "meshwright.costmodels.model.dims",
     "meshwright.costmodels.model.operators",
