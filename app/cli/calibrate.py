@@ -10,7 +10,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, group_of, input_file, output_file
+from meshwright.app.cli.options import AsJson, group_of, input_path, output_file
 
 calibrate = group_of("calibrate", purpose="Measure devices, fit calibrations, keep and compare them.")
 
@@ -117,7 +117,7 @@ def fabric(
         ),
     ] = None,
     measurements: Annotated[
-        Path | None, typer.Option("--import", metavar="FILE", parser=input_file, help="Fit what the script has measured.")
+        Path | None, typer.Option("--import", metavar="FILE", parser=input_path, help="Fit what the script has measured.")
     ] = None,
     cluster: Annotated[
         str | None,

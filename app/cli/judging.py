@@ -9,7 +9,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, output_file, output_folder_of_many
+from meshwright.app.cli.options import AsJson, input_path, output_file, output_folder_of_many
 
 
 @exits
@@ -27,7 +27,10 @@ def validate(
         typer.Option("--requests", metavar="DIR", parser=output_folder_of_many, help="Write each row as a request and a plan."),
     ] = None,
     models: Annotated[
-        Path | None, typer.Option("--models", metavar="DIR", help="Folder of configs of models that serving points name.")
+        Path | None,
+        typer.Option(
+            "--models", metavar="DIR", parser=input_path, help="Folder of configs of models that serving points name."
+        ),
     ] = None,
 ) -> int:
     """Predict measured training runs or serving points and report the errors."""

@@ -9,7 +9,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, input_file
+from meshwright.app.cli.options import AsJson, input_path
 from meshwright.app.runs.logs.writers import LogWriter
 
 
@@ -35,7 +35,7 @@ def observe(
     log: Annotated[
         Path | None,
         typer.Option(
-            "--log", metavar="FILE", parser=input_file, help="Log of the run, or JSON of a serving benchmark, instead."
+            "--log", metavar="FILE", parser=input_path, help="Log of the run, or JSON of a serving benchmark, instead."
         ),
     ] = None,
     log_format: Annotated[

@@ -13,8 +13,8 @@ from meshwright.costmodels.errors import InvalidInputError
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
-def input_file(text: str) -> Path:
-    """Return the path of a file that a command reads; what it does not find is said where it is read."""
+def input_path(text: str) -> Path:
+    """Return the path of a file or folder that a command reads; what it does not find is said where it is read."""
     return Path(text)
 
 

@@ -23,7 +23,7 @@ from typer.models import OptionInfo
 
 from meshwright.app.cli.main import cli as registered
 from meshwright.app.cli.options import (
-    input_file,
+    input_path,
     output_file,
     output_file_or_folder,
     output_folder,
@@ -92,8 +92,10 @@ OF_MANY = [
 def test_every_option_that_names_an_output_is_parsed_as_one() -> None:
     assert len(OUTPUTS) >= 7
     known = {(option.command, option.name) for option in OUTPUTS}
-    read = {(words, names_of(option)[0]) for words, option, _ in every_option() if option.parser is input_file}
-    assert read == {(("observe",), "--log"), (("calibrate", "fabric"), "--import")}, "files that are read, not written"
+    read = {(words, names_of(option)[0]) for words, option, _ in every_option() if option.parser is input_path}
+    assert read == {(("observe",), "--log"), (("calibrate", "fabric"), "--import"), (("validate",), "--models")}, (
+        "they are read"
+    )
     suspects = {
         (words, names_of(option)[0] if names_of(option) else "an option without a name")
         for words, option, kind in every_option()
