@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
@@ -21,7 +20,7 @@ from meshwright.app.documents.records import read_record
 from meshwright.app.measuring.documents import read_calibration_document
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.collectives import Collective
-from meshwright.costmodels.calibration.networks import FABRIC_KEY_PREFIX, FABRIC_SCHEMA, line_rates
+from meshwright.costmodels.calibration.networks import FABRIC_SCHEMA, fabric_key, line_rates
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.fitting.fabric import FabricRow, FittedFabric, fit_fabric
 from meshwright.costmodels.fitting.samples import SampleError
@@ -30,9 +29,6 @@ from meshwright.costmodels.units import STRICT_RECORD, Name, PositiveInt
 MOST_ROWS = 100_000
 MOST_RANKS = 2**20
 LONGEST_S, LARGEST_BYTES = 3600.0, 2.0**45
-
-_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_-]+")
-_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +71,6 @@ class FabricCalibration:
 def script_text() -> str:
     """The text of the script that measures a network; it needs PyTorch alone."""
     return files("meshwright.app.measuring").joinpath("fabric_script.py").read_text(encoding="utf-8")
-
-
-def fabric_key(cluster: str) -> str:
-    """The key of the calibration of a cluster's network: its registered name, or the words that say it, as letters and digits
-    of a key."""
-    return FABRIC_KEY_PREFIX + (_NOT_IN_KEYS.sub("-", cluster).strip("-")[:_LONGEST_NAME] or "cluster")
 
 
 def fit_measurements(document: object, cluster: Cluster, name: str) -> FabricCalibration:

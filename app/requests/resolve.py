@@ -10,7 +10,6 @@ from typing import Any, Protocol
 from meshwright.app.catalog.huggingface_ids import catalogue_name_of, id_as_written
 from meshwright.app.documents.records import read_record, to_document
 from meshwright.app.errors import at_field
-from meshwright.app.measuring.fabric import fabric_key
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from meshwright.app.requests.document import (
     REGISTERED,
@@ -34,7 +33,7 @@ from meshwright.costmodels.calibration.borrowed import (
 )
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration
-from meshwright.costmodels.calibration.networks import is_fabric_key, measures, network_calibration
+from meshwright.costmodels.calibration.networks import fabric_key, is_fabric_key, measures, network_calibration
 from meshwright.costmodels.cluster.cluster import NEAREST, UNSTATED_NETWORK, Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type

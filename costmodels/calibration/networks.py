@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -28,6 +29,8 @@ FABRIC_SCHEMA = "meshwright.fabric-calibration/1"
 FABRIC_KEY_PREFIX = "fabric."
 """The start of keys of measured fabrics; no device's key begins so."""
 
+_NOT_IN_KEYS = re.compile(r"[^A-Za-z0-9_-]+")
+_LONGEST_NAME = 100
 LARGEST, LONGEST_SHOWN = 1e15, 200
 
 NORMAL_P95 = NormalDist().inv_cdf(0.95)
@@ -111,6 +114,12 @@ def network_calibration(name: str) -> NetworkCalibration:
 def network_kinds() -> tuple[str, ...]:
     """Every kind of network that has a prior, by name."""
     return tuple(sorted(_priors()))
+
+
+def fabric_key(cluster: str) -> str:
+    """The key of the calibration of a cluster's network: its registered name, or the words that say it, as letters and digits
+    of a key."""
+    return FABRIC_KEY_PREFIX + (_NOT_IN_KEYS.sub("-", cluster).strip("-")[:_LONGEST_NAME] or "cluster")
 
 
 def is_fabric_key(key: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from enum import Enum, auto
 
 from meshwright.costmodels.errors import WorkloadError
@@ -32,6 +32,8 @@ from meshwright.solver.training.space.state_places import (
     state_places,
 )
 from meshwright.solver.training.space.tensor_overlaps import max_zero_stage, tp_overlaps
+
+_OF_PLACES = tuple(field.name for field in fields(StatePlace))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,7 @@ class Candidate:
 
     def at(self, place: StatePlace, modes: tuple[Recompute, ...]) -> Candidate:
         """The same candidate with its state in another place, and other modes to choose from."""
-        return replace(
-            self,
-            zero_stage=place.zero_stage,
-            shard_ranks=place.shard_ranks,
-            offload=place.offload,
-            optimizer=place.optimizer,
-            gradients=place.gradients,
-            recompute=modes,
-        )
+        return replace(self, recompute=modes, **{name: getattr(place, name) for name in _OF_PLACES})
 
     @property
     def kind(self) -> tuple[object, ...]:
