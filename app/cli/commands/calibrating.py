@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from meshwright.app.calibrations.store import CalibrationStore, Kept
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.cli.commands.planning import Output
-from meshwright.app.cli.pages.calibration_pages import print_calibration, print_diff, print_list, print_scores, scores_of
+from meshwright.app.cli.pages.calibration_pages import (
+    print_calibration,
+    print_diff,
+    print_kept,
+    print_list,
+    print_scores,
+    scores_of,
+)
 from meshwright.app.documents.output_files import check_one_stdout, is_stdout
 from meshwright.app.errors import EXIT_GOOD
 from meshwright.app.measuring.fitted import FittedCalibration, fit_calibration
@@ -168,15 +175,8 @@ def _print_fit(fitted: FittedCalibration, kept: Kept | None) -> None:
     key = fitted.calibration.document["key"]
     console.print(f"{key}: {fitted.calibration.document['samples']['rows']:,} measurements")
     print_scores(console, fitted.scores)
-    if kept is None:
-        console.print("Not stored.")
-        return
-    row = kept.row
-    console.print(f"{'Stored' if kept.is_new else 'Stored already'} as {row.key}@{row.version}")
-    if kept.stale:
-        console.print(f"It makes the plans of {kept.stale} questions stale: meshwright replan --calibration {row.key}")
-    console.print(f"Next: meshwright plan request.yaml --calibration {row.key}@{row.version}")
-    console.print()
+    if print_kept(console, kept):
+        console.print()
 
 
 def _answer(fitted: FittedCalibration, kept: Kept | None) -> dict[str, Any]:

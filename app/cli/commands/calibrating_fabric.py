@@ -11,11 +11,12 @@ from sqlalchemy import Engine
 from meshwright.app.calibrations.store import CalibrationStore, Kept
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.cli.commands.planning import Output
-from meshwright.app.cli.pages.calibration_pages import print_scores, scores_of
+from meshwright.app.cli.pages.calibration_pages import print_kept, print_scores, scores_of
 from meshwright.app.documents.output_files import check_one_stdout, is_stdout, write_output
 from meshwright.app.errors import EXIT_GOOD
 from meshwright.app.fleet.registry import FleetNow, StoredRegistry
 from meshwright.app.measuring.fabric import FabricCalibration, fit_measurements, script_text
+from meshwright.app.quoting import shell_word
 from meshwright.app.requests.files import read_document
 from meshwright.app.settings import Settings
 from meshwright.app.text.console import page_console, plain
@@ -61,7 +62,9 @@ def _write_script(file: Path, output: Output) -> int:
         print_json({"written": str(file)})
     elif not is_stdout(file):
         tell(f"The script is written to {file}; it needs PyTorch alone. On each of N nodes of D devices:")
-        tell(f"  torchrun --nnodes N --nproc-per-node D --node-rank R --master-addr HOST {file.name} -o fabric.json")
+        tell(
+            f"  torchrun --nnodes N --nproc-per-node D --node-rank R --master-addr HOST {shell_word(file.name)} -o fabric.json"
+        )
         tell("Next: meshwright calibrate fabric --import fabric.json --cluster NAME")
     return EXIT_GOOD
 
@@ -104,14 +107,7 @@ def _print(found: FabricCalibration, kept: Kept | None) -> None:
     print_scores(console, scores_of(found.calibration))
     for kind, ratio in document["alone"].items():
         console.print(f"{kind} with all groups of a node at once: {ratio:.2f} times one alone")
-    if kept is None:
-        console.print("Not stored.")
-        return
-    row = kept.row
-    console.print(f"{'Stored' if kept.is_new else 'Stored already'} as {row.key}@{row.version}")
-    if kept.stale:
-        console.print(f"It makes the plans of {kept.stale} questions stale: meshwright replan --calibration {row.key}")
-    console.print(f"Next: meshwright plan request.yaml --calibration {row.key}@{row.version}")
+    print_kept(console, kept)
 
 
 def _answer(found: FabricCalibration, kept: Kept | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from meshwright.app.calibrations.repository import CalibrationSummary
+from meshwright.app.calibrations.store import Kept
 from meshwright.app.measuring.comparison import CalibrationDiff, Change
 from meshwright.app.measuring.documents import provenance_of
 from meshwright.app.measuring.targets import target_of
@@ -117,3 +118,16 @@ def _value(value: float | str | None) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
     return value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 1]}…"
+
+
+def print_kept(console: Console, kept: Kept | None) -> bool:
+    """Print what became of a fitted calibration, and what comes next; return True where it is stored."""
+    if kept is None:
+        console.print("Not stored.")
+        return False
+    row = kept.row
+    console.print(f"{'Stored' if kept.is_new else 'Stored already'} as {row.key}@{row.version}")
+    if kept.stale:
+        console.print(f"It makes the plans of {kept.stale} questions stale: meshwright replan --calibration {row.key}")
+    console.print(f"Next: meshwright plan request.yaml --calibration {row.key}@{row.version}")
+    return True
