@@ -53,7 +53,7 @@ def chosen(plan: Plan) -> Iterator[str]:
         "stages that differ": any(stage.shardings for stage in stages),
         "replicas by node group": record_of(plan).shares is not None,
         "stages that are no runs of layers": any(_leaves_out_layers(plan)),
-        "ZeRO-3 within groups": any(stage.shard_ranks for stage in stages),
+        "ZeRO within groups": any(stage.shard_ranks for stage in stages),
         "optimizer states on the host": any(stage.offload.optimizer for stage in stages),
         "activations on the host": any(stage.offload.activations for stage in stages),
         "weights on the host or on drives": any(stage.offload.weights for stage in stages),

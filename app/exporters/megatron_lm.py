@@ -225,6 +225,10 @@ def _state_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     words = [flag("overlap-grad-reduce")]
     if zero_stage >= 1:
         words += [flag("use-distributed-optimizer"), flag("overlap-param-gather")]
+    shards = plan.stages[0].shard_ranks
+    if shards is not None:
+        # Copies of the optimizer, each sharded over so many neighbours (parallel_state's intra_partial_data_parallel_size).
+        words.append(flag("num-distributed-optimizer-instances", axes.dp * axes.cp // shards))
     if zero_stage >= 2:
         strategy = "optim_grads" if zero_stage == 2 else "optim_grads_params"
         words += [(*flag("use-megatron-fsdp"), *flag("data-parallel-sharding-strategy", strategy))]

@@ -38,10 +38,11 @@ class StageTopology:
 
 @dataclass(frozen=True, slots=True)
 class HybridGroups:
-    """Neighbours that shard among themselves, and the ranks of other such groups that hold the same shard."""
+    """Neighbours that shard among themselves, the ranks of other such groups that hold the same shard, and all of them."""
 
     shards: GroupTopology
     replicas: GroupTopology
+    everyone: GroupTopology
 
 
 def stage_topology(
@@ -63,18 +64,20 @@ def stage_topology(
     experts (megatron.core.parallel_state builds a second generator of ranks for them).
     """
     within = tp if expert_tp is None else expert_tp
+    state = group_topology(cluster, n=dp * cp, stride=tp, first=first)
     return StageTopology(
         tp=group_topology(cluster, n=tp, stride=1, first=first),
         cp=group_topology(cluster, n=cp, stride=tp, first=first),
         heads=group_topology(cluster, n=ulysses, stride=tp, first=first),
         ring=group_topology(cluster, n=cp // ulysses, stride=tp * ulysses, first=first),
-        state=group_topology(cluster, n=dp * cp, stride=tp, first=first),
+        state=state,
         ep=group_topology(cluster, n=ep, stride=within, first=first),
         expert_state=group_topology(cluster, n=dp * cp * tp // (within * ep), stride=within * ep, first=first),
         hybrid=tuple(
             HybridGroups(
                 group_topology(cluster, n=n, stride=tp, first=first),
                 group_topology(cluster, n=dp * cp // n, stride=tp * n, first=first),
+                state,
             )
             for n in shard_ranks
         ),

@@ -148,7 +148,7 @@ class Search:
     worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
     recompute, zero_stages       allowed memory choices
     recompute_layers             allowed numbers of layers that a stage recomputes whole, where it is neither none nor all
-    shard_ranks                  allowed numbers of ranks among which ZeRO-3 shards, where they are fewer than dp x cp
+    shard_ranks                  allowed numbers of ranks among which ZeRO shards; dp x cp for all of them
     optimizers                   optimizers that the plan may choose from; none named: the workload's alone
     gradients                    whether gradients may be released layer by layer; none named: they are kept
     offload_optimizer            shares of the optimizer states that may lie in host memory; none named: nothing does

@@ -72,7 +72,7 @@ class TrainerLimits:
     expert_parallel       whether experts may be spread over data-parallel ranks
     experts_ask_for_sp    whether experts beside tp need sequence parallelism
     schedules             pipeline schedules it has
-    hybrid_sharding       whether ZeRO-3 can shard within a part of dp x cp
+    zero_in_parts         ZeRO stages that it can run within a part of dp x cp
     host_state            what the host can hold: "none"; a "share" of a sharded optimizer; all of it, with its gradients or
                           without, of ZeRO-3's shares, and its weights ("zero"); or all of ZeRO-3's state ("together")
     optimizers            optimizers it has settings for
@@ -100,7 +100,7 @@ class TrainerLimits:
     experts_ask_for_sp: bool = False
     fine_grained: bool = False
     some_layers: bool = False
-    hybrid_sharding: bool = False
+    zero_in_parts: tuple[int, ...] = ()
     host_state: Literal["none", "share", "zero", "together"] = "none"
     optimizers: tuple[str, ...] = ("adamw",)
     small_moments_zero: int = 0
@@ -124,6 +124,8 @@ TRAINERS = {
         exchanges_heads=True,
         ring_with_window=False,
         zero_with_muon=0,
+        # --num-distributed-optimizer-instances: copies of the distributed optimizer.
+        zero_in_parts=(1,),
         expert_parallel=True,
         experts_ask_for_sp=True,
         fine_grained=True,
@@ -148,7 +150,8 @@ TRAINERS = {
         replicated_kv_heads=False,
         tied_with_pipeline=True,
         schedules=("1f1b",),
-        hybrid_sharding=True,
+        # MiCS.
+        zero_in_parts=(3,),
         host_state="zero",
         optimizers=("adamw", "sgd_momentum", "muon"),
         layers=Layers.MODULES,
@@ -163,7 +166,8 @@ TRAINERS = {
         replicated_kv_heads=False,
         tied_with_pipeline=False,
         schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
-        hybrid_sharding=True,
+        # FSDP over a mesh of two dims, which keeps weights after the forward pass or not.
+        zero_in_parts=(2, 3),
         host_state="together",
         layers=Layers.MODULES,
         cut_layers=Layers.COMPILED,

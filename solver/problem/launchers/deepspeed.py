@@ -20,6 +20,6 @@ LAUNCHER = Trainer(
     passes_branches=True,
     optimizers=frozenset({Optimizer.ADAMW, Optimizer.SGD_MOMENTUM, Optimizer.MUON}),
     # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
-    hybrid_sharding=True,
+    zero_within_groups=frozenset({3}),
     host_state=HostState.ZERO_OFFLOAD,
 )

@@ -26,6 +26,8 @@ LAUNCHER = Trainer(
     expert_parallel=True,
     # Its MoELayer refuses to train beside tp without sequence parallelism.
     experts_ask_for_sp=True,
+    # --num-distributed-optimizer-instances.
+    zero_within_groups=frozenset({1}),
     # Its Muon refuses the distributed optimizer.
     max_zero_with_muon=0,
     fine_grained=True,

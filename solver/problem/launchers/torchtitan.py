@@ -22,7 +22,8 @@ LAUNCHER = Trainer(
     schedules=frozenset(names_in(PipelineRuntime.PYTORCH)),
     # A PipelineStage's outputs may be a tuple of tensors.
     passes_branches=True,
-    hybrid_sharding=True,
+    # A mesh of data_parallel_replicate_degree x data_parallel_shard_degree, whether weights are resharded or not.
+    zero_within_groups=frozenset({2, 3}),
     # training.enable_cpu_offload: FSDP's CPUOffloadPolicy moves parameters, gradients and the optimizer.
     host_state=HostState.ALL_OR_NOTHING,
     # Its early_step_in_backward, which released gradients, is gone.

@@ -60,7 +60,7 @@ class Trainer:
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
     optimizers               optimizers it has settings for
     optimizers_when_sharded  those of them that it has beside ZeRO-1 and higher, or on one rank, alone
-    hybrid_sharding          whether ZeRO-3 may shard within a part of the dp x cp ranks
+    zero_within_groups       ZeRO stages that may shard within groups of the dp x cp ranks
     host_state               what of the training state may lie in host memory
     gradients                how long gradients may live
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
@@ -86,7 +86,7 @@ class Trainer:
     fine_grained: bool = False
     layers_recomputed: bool = False
     passes_branches: bool = False
-    hybrid_sharding: bool = False
+    zero_within_groups: frozenset[int] = frozenset()
     optimizers: frozenset[Optimizer] = frozenset({Optimizer.ADAMW})
     optimizers_when_sharded: frozenset[Optimizer] = frozenset()
     host_state: HostState = HostState.NONE

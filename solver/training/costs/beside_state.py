@@ -24,7 +24,8 @@ def bytes_beside_state(
     held = np.zeros(len(parameters))
     if implementation.state_buffers is StateBuffers.DEEPSPEED_ZERO and candidate.zero_stage in (1, 2):
         mean_stage = float(parameters.sum()) / mesh.pp
-        of_stage = deepspeed_zero_bytes(mean_stage, gradient_dtype=workload.gradient_dtype, shards=mesh.dp * mesh.cp)
+        shards = candidate.shard_ranks or mesh.dp * mesh.cp
+        of_stage = deepspeed_zero_bytes(mean_stage, gradient_dtype=workload.gradient_dtype, shards=shards)
         held += parameters / mean_stage * of_stage
     if implementation.head_gradients is HeadGradients.DEFERRED and HIDDEN in dims and VOCAB in dims:
         held[-1] += deferred_head_bytes(

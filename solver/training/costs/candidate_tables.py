@@ -127,7 +127,8 @@ class TrainingCosts(RowCosting):
             sends_s, beside_s = 0.0, sends_s
         if n_copies(choice.schedule) > 1:
             # Both ranks that hold a part of the model sum its gradients, each those that ZeRO leaves it.
-            held = table.parts.gradients_bytes / (kind.topology.state.n if candidate.zero_stage == 1 else 1)
+            shards = candidate.shard_ranks or kind.topology.state.n
+            held = table.parts.gradients_bytes / (shards if candidate.zero_stage == 1 else 1)
             link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=mesh.stage_devices)
             extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
         return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s)

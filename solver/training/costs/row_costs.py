@@ -209,7 +209,7 @@ def _shared_parameters(costs: FloatArray, kind: StageKind, shard_ranks: int | No
     """Parameters by the group of ranks that hold them alike: dp x cp, and those of spread experts."""
     if shard_ranks is not None:
         groups = kind.topology.hybrid_of(shard_ranks)
-        return (SharedParameters(costs[:, Criterion.PARAMETERS], groups.shards, groups.replicas),)
+        return (SharedParameters(costs[:, Criterion.PARAMETERS], groups.shards, groups),)
     return (
         SharedParameters(costs[:, Criterion.PARAMETERS], kind.topology.state),
         SharedParameters(costs[:, Criterion.EXPERT_PARAMETERS], kind.topology.expert_state),

@@ -13,6 +13,7 @@ from meshwright.costmodels.model.implementation import GradientReduction
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
 from meshwright.costmodels.units import DType
+from meshwright.solver.blocks.mesh import HybridGroups
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.request import TrainingWorkload
 
@@ -23,12 +24,17 @@ FloatArray = npt.NDArray[np.float64]
 class SharedParameters:
     """Parameters of each distinct block that the ranks of ``group`` hold alike: dp x cp ranks, for experts fewer.
 
-    ``replicas`` are ranks of other groups that hold the same shard, where ZeRO-3 shards within a part of dp x cp.
+    Where ZeRO shards within a part of dp x cp, ``group`` is that part, and ``within`` says who holds the same beside it.
     """
 
     parameters: FloatArray
     group: GroupTopology
-    replicas: GroupTopology | None = None
+    within: HybridGroups | None = None
+
+    @property
+    def everyone(self) -> GroupTopology:
+        """All ranks that hold the parameters alike, in whatever groups they shard."""
+        return self.group if self.within is None else self.within.everyone
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: Float
 
     Groups use the same links, so their times add up. Stage 0 all-reduces gradients once a step; 1 reduce-scatters them and
     gathers the new weights; 2 reduce-scatters every micro-batch, since no device may hold whole gradients; 3 gathers weights
-    for each pass as well.
+    for each pass as well. Within groups, shards of gradients are all-reduced between the groups besides, once a step.
     """
     nothing = np.zeros(len(costs))
     shared = [share for share in shared if share.group.n > 1]
@@ -72,23 +78,27 @@ def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: Float
         return StateSync(nothing, exposed_reduce_s, reduce_s - exposed_reduce_s, nothing)
     reduce_s = _seconds(Collective.REDUCE_SCATTER, shared, gradient_bytes)
     gather_s = _seconds(Collective.ALL_GATHER, shared, weight_bytes)
+    in_groups = any(share.within is not None for share in shared)
+    between_s = _between_replicas_s(shared, gradient_bytes) if in_groups else nothing
+    if zero_stage == 1:
+        # Both levels travel once a step, one after the other (Megatron-LM's start_grad_sync).
+        reduce_s, between_s = reduce_s + between_s, nothing
     exposed_reduce_s, exposed_gather_s = (
         _exposed_s(reduce_s, backward_s, shared),
         _exposed_s(gather_s, forward_s, shared),
     )
-    hidden_s = reduce_s - exposed_reduce_s
+    exposed_between_s = _exposed_s(between_s, backward_s, shared) if in_groups else nothing
+    hidden_s = reduce_s - exposed_reduce_s + between_s - exposed_between_s
     if zero_stage <= 2:
         hidden_s = hidden_s + gather_s - exposed_gather_s
     if zero_stage == 1:
         return StateSync(nothing, exposed_reduce_s + exposed_gather_s, hidden_s, nothing)
     if zero_stage == 2:
-        return StateSync(exposed_reduce_s, exposed_gather_s, hidden_s, gradients)
+        return StateSync(exposed_reduce_s, exposed_gather_s + exposed_between_s, hidden_s, gradients)
     # Weights of the next layer are fetched ahead in each pass; gradients of the layer before leave under the backward pass.
     each = exposed_gather_s + _exposed_s(gather_s + reduce_s, backward_s, shared)
     # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
-    between_s = _between_replicas_s(shared, gradient_bytes)
-    exposed_between_s = _exposed_s(between_s, backward_s, shared)
-    return StateSync(each, exposed_between_s, hidden_s + between_s - exposed_between_s, 2 * weights + gradients)
+    return StateSync(each, exposed_between_s, hidden_s, 2 * weights + gradients)
 
 
 def sync_after_backward(
@@ -106,17 +116,23 @@ def sync_after_backward(
     """
     in_fp32 = reduction is GradientReduction.IN_FP32_AFTER_BACKWARD
     gradient_bytes = DType.FP32.size_bytes if in_fp32 else workload.gradient_dtype.size_bytes
-    whole = in_fp32 or zero_stage == 0
-    sends = [(Collective.ALL_REDUCE if whole else Collective.REDUCE_SCATTER, gradient_bytes)]
-    if zero_stage > 0:
-        sends.append((Collective.ALL_GATHER, workload.precision.size_bytes))
     nothing = np.zeros(len(shared[0].parameters)) if shared else np.zeros(0)
     exposed_s = nothing
     for share in shared:
         piece = mean_stage(share.parameters)
-        if share.group.n > 1 and piece > 0.0:
-            piece_s = sum(float(collective_s(kind, piece * size, share.group)) for kind, size in sends)
-            exposed_s = exposed_s + share.parameters / piece * piece_s
+        if share.group.n == 1 or piece <= 0.0:
+            continue
+        gradients = piece * gradient_bytes
+        if in_fp32 or zero_stage == 0:
+            sends = [(Collective.ALL_REDUCE, gradients, share.everyone)]
+        else:
+            sends = [(Collective.REDUCE_SCATTER, gradients, share.group)]
+            if share.within is not None:
+                sends.append((Collective.ALL_REDUCE, gradients / share.group.n, share.within.replicas))
+        if zero_stage > 0:
+            sends.append((Collective.ALL_GATHER, piece * workload.precision.size_bytes, share.group))
+        piece_s = sum(float(collective_s(kind, size, group)) for kind, size, group in sends)
+        exposed_s = exposed_s + share.parameters / piece * piece_s
     return StateSync(nothing, exposed_s, nothing, nothing)
 
 
@@ -129,14 +145,13 @@ def _between_replicas_s(shared: Sequence[SharedParameters], bytes_each: float) -
     """All-reduce of gradient shards over groups that hold the same, once a step (MiCS, Zhang et al., VLDB'22, section 3.4)."""
     times = [np.zeros(len(share.parameters)) for share in shared]
     for time_s, share in zip(times, shared, strict=True):
-        if share.replicas is not None:
+        if share.within is not None:
             sharded = share.parameters * bytes_each / share.group.n
-            time_s += np.asarray(collective_s(Collective.ALL_REDUCE, sharded, share.replicas), np.float64)
+            time_s += np.asarray(collective_s(Collective.ALL_REDUCE, sharded, share.within.replicas), np.float64)
     return np.asarray(np.sum(times, axis=0), np.float64)
 
 
 def _exposed_s(communication_s: FloatArray, compute_s: FloatArray, shared: Sequence[SharedParameters]) -> FloatArray:
     """Return the seconds that communication in the shadow of computation adds to it: its excess, and what it slows."""
-    groups = [group for share in shared for group in (share.group, share.replicas) if group is not None]
-    stream = Stream.INTER_NODE if any(group.spans_nodes for group in groups) else Stream.INTRA_NODE
+    stream = Stream.INTER_NODE if any(share.everyone.spans_nodes for share in shared) else Stream.INTRA_NODE
     return exposed_s(communication_s, compute_s, stream, MEASURED_INTERFERENCE)

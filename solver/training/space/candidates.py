@@ -28,7 +28,7 @@ from meshwright.solver.training.space.state_places import (
     divisors,
     gradient_choices,
     optimizer_choices,
-    refuse_shards_without_zero_3,
+    refuse_shard_ranks_without_groups,
     state_places,
 )
 from meshwright.solver.training.space.tensor_overlaps import max_zero_stage, tp_overlaps
@@ -42,7 +42,7 @@ class Candidate:
 
     ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages. Where
     that is full and ``recompute_layers`` is not None, so many first layers are recomputed, and the rest is not.
-    ZeRO-3 shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
+    ZeRO shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
     for the workload's own.
     """
 
@@ -198,7 +198,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
     modes = _recompute_choices(search)
     optimizers = optimizer_choices(search, workload)
     gradient_choices(search)
-    refuse_shards_without_zero_3(search)
+    refuse_shard_ranks_without_groups(search)
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
     # Which layers of a stage are its first is known before its borders are where there is one stage.

@@ -87,8 +87,8 @@ def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optim
     return (*own, *others)
 
 
-WITHIN_A_PART = 3
-"""The ZeRO stage that may shard among fewer ranks than dp x cp."""
+SHARDS_STATE = frozenset({1, 2, 3})
+"""The ZeRO stages that shard state, among all of dp x cp or within groups of its ranks."""
 
 
 def gradient_choices(search: Search) -> tuple[Gradients, ...]:
@@ -106,15 +106,27 @@ def gradient_choices(search: Search) -> tuple[Gradients, ...]:
     return left
 
 
-def refuse_shards_without_zero_3(search: Search) -> None:
-    """Raise WorkloadError for numbers of ranks that shard where no ZeRO stage shards within a part of the ranks."""
-    if search.shard_ranks and search.zero_stages and WITHIN_A_PART not in search.zero_stages:
+def refuse_shard_ranks_without_groups(search: Search) -> None:
+    """Raise WorkloadError for numbers of ranks that shard where no ZeRO stage that the request names shards within groups."""
+    stages = SHARDS_STATE if search.system else stages_within_groups(search)
+    if search.shard_ranks and search.zero_stages and stages.isdisjoint(search.zero_stages):
+        where = "" if search.space is Space.FREE else f"{search.launcher.value}: "
         raise WorkloadError(
-            "only ZeRO-3 shards within a part of dp x cp",
+            f"{where}none of these ZeRO stages shards within groups of the dp x cp ranks",
             given=f"search.shard_ranks {list(search.shard_ranks)} beside zero_stages {list(search.zero_stages)}",
-            allowed="zero_stages with 3",
-            remedy="leave search.shard_ranks out: ZeRO-1 and 2 shard among all of dp x cp",
+            allowed=f"zero_stages with one of {', '.join(str(stage) for stage in sorted(stages))}",
+            remedy="leave search.shard_ranks out: state is then sharded among all of dp x cp",
         )
+
+
+def stages_within_groups(search: Search) -> frozenset[int]:
+    """Return the ZeRO stages that may shard within groups of the dp x cp ranks: all that shard, or the launcher's; below 3
+    where the request names numbers of ranks."""
+    rules = TRAINERS.get(search.launcher)
+    if search.system or (search.space is Space.LAUNCHABLE and rules is None):
+        return frozenset()
+    stages = SHARDS_STATE if search.space is Space.FREE or rules is None else rules.zero_within_groups
+    return stages if search.shard_ranks else stages & {MAX_ZERO_STAGE}
 
 
 def state_places(mesh: Degrees, request: TrainingRequest, search: Search, chosen: Optimizer | None) -> Iterator[StatePlace]:
@@ -137,9 +149,9 @@ def state_places(mesh: Degrees, request: TrainingRequest, search: Search, chosen
     for zero_stage in _zero_stages(mesh, search, chosen or workload.optimizer):
         if chosen is not None and not _small_moments_fit(search, zero_stage if mesh.dp * mesh.cp > 1 else None, chosen):
             continue
-        sharded_weights = zero_stage == MAX_ZERO_STAGE and mesh.dp * mesh.cp > 1
-        for shard_ranks in (None, *(hybrid_ranks(mesh, search) if sharded_weights else ())):
-            if sharded_weights and not allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
+        shards = zero_stage in SHARDS_STATE and mesh.dp * mesh.cp > 1
+        for shard_ranks in (None, *(hybrid_ranks(mesh, search, zero_stage) if shards else ())):
+            if shards and not allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
                 continue
             for offload in offloads:
                 if offload.on_drives and not has_drives(cluster):
@@ -161,13 +173,14 @@ def _shares_and_tiers(shares: tuple[float, ...], tiers: tuple[Tier, ...]) -> lis
     return [(share, tier) for share in sorted({*shares} or {0.0}) for tier in (named if share else [Tier.HOST])]
 
 
-def hybrid_ranks(mesh: Degrees, search: Search) -> tuple[int, ...]:
-    """Numbers of neighbours within which ZeRO-3 may shard, fewer than dp x cp; the cp ranks of a sequence stay together.
+def hybrid_ranks(mesh: Degrees, search: Search, zero_stage: int | None = None) -> tuple[int, ...]:
+    """Numbers of neighbours within which a ZeRO stage (None: any) may shard, fewer than dp x cp; the cp ranks of a sequence
+    stay together.
 
     Spread experts are shared by other ranks than all else, so they go without.
     """
-    rules = TRAINERS.get(search.launcher)
-    if mesh.spreads_experts or search.system or (search.space is Space.LAUNCHABLE and not (rules and rules.hybrid_sharding)):
+    stages = stages_within_groups(search)
+    if mesh.spreads_experts or not stages or zero_stage not in (None, *stages):
         return ()
     return tuple(n for n in divisors(mesh.dp * mesh.cp) if 1 < n < mesh.dp * mesh.cp and n % mesh.cp == 0)
 

@@ -45,12 +45,12 @@ def layout_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
 
 
 def _hybrid_violations(plan: PipelinePlan, index: int) -> Iterator[Violation]:
-    """Sharding within a part of dp x cp is ZeRO-3's, in equal parts, the ranks of a sequence together, experts not spread."""
+    """Sharding within a part of dp x cp is ZeRO's, in equal parts, the ranks of a sequence together, experts not spread."""
     stage, axes = plan.stages[index], plan.axes
     assert stage.shard_ranks is not None
     ranks, where = axes.dp * axes.cp, f"plan.stages[{index}].shard_ranks"
-    if stage.zero_stage != MAX_ZERO_STAGE or axes.ep > 1 or axes.etp is not None:
-        yield Violation(Rule.ZERO, where, f"ZeRO-{stage.zero_stage} and ep {axes.ep}; it goes with ZeRO-3 and ep 1")
+    if stage.zero_stage == 0 or axes.ep > 1 or axes.etp is not None:
+        yield Violation(Rule.ZERO, where, f"ZeRO-{stage.zero_stage} and ep {axes.ep}; it goes with ZeRO 1 to 3 and ep 1")
     if not 1 < stage.shard_ranks < ranks or ranks % stage.shard_ranks or stage.shard_ranks % axes.cp:
         given = f"{stage.shard_ranks}, no divisor of dp x cp = {ranks} between, or no multiple of cp {axes.cp}"
         yield Violation(Rule.ZERO, where, given)

@@ -66,7 +66,7 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             choices.append((f"stages[{index}].recompute_layers", stage.recompute_layers, search.recompute_layers))
             choices.append((f"stages[{index}].recompute", Recompute.NONE, search.recompute))
         choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
-        if stage.shard_ranks is not None or (stage.zero_stage == 3 and axes.dp * axes.cp > 1):
+        if stage.shard_ranks is not None or (stage.zero_stage > 0 and axes.dp * axes.cp > 1):
             shards = stage.shard_ranks or axes.dp * axes.cp
             choices.append((f"stages[{index}].shard_ranks", shards, search.shard_ranks))
         choices.append((f"stages[{index}].gradients", stage.gradients, search.gradients or (Gradients.KEPT,)))
@@ -195,9 +195,9 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "some layers of a stage recomputed; it recomputes all of them or none",
         ),
         (
-            any(stage.shard_ranks is not None for stage in plan.stages) and not limits.hybrid_sharding,
+            any(stage.shard_ranks is not None and stage.zero_stage not in limits.zero_in_parts for stage in plan.stages),
             "stages",
-            "ZeRO-3 within a part of dp x cp; it has no such groups",
+            f"ZeRO-{zero} within a part of dp x cp; it has such groups for ZeRO {', '.join(map(str, limits.zero_in_parts))}",
         ),
         *_optimizer_refusals(plan, limits),
         *_offload_refusals(plan, limits),

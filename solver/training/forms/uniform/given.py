@@ -71,7 +71,7 @@ def _given_slices(pipelines: Pipelines, schedule: Schedule, request: TrainingReq
 
 
 def given_shard_ranks(pipelines: Pipelines, cluster: Cluster) -> int | None:
-    """Ranks among which ZeRO-3 shards, where they are fewer than dp x cp; raises PlanFileError where they can't be."""
+    """Ranks among which ZeRO shards, where they are fewer than dp x cp; raises PlanFileError where they can't be."""
     stage, axes = pipelines.stages[0], pipelines.axes
     if len({(each.shard_ranks, each.offload, each.gradients) for each in pipelines.stages}) > 1:
         raise PlanFileError("stages differ in shard_ranks, offload or gradients", allowed="the same for all stages")
@@ -82,11 +82,11 @@ def given_shard_ranks(pipelines: Pipelines, cluster: Cluster) -> int | None:
         raise PlanFileError("the plan keeps state on NVMe drives", allowed="nodes that have 'nvme'")
     ranks = stage.shard_ranks
     spread = axes.ep > 1 or axes.etp is not None
-    if ranks is not None and (stage.zero_stage != 3 or spread or ranks < 2 or axes.dp * axes.cp % ranks):
+    if ranks is not None and (stage.zero_stage == 0 or spread or ranks < 2 or axes.dp * axes.cp % ranks):
         raise PlanFileError(
             "shard_ranks can't be",
             given=f"{ranks} under ZeRO-{stage.zero_stage}, dp x cp {axes.dp * axes.cp}, ep {axes.ep}",
-            allowed="a divisor of dp x cp above 1, under ZeRO-3 and ep 1",
+            allowed="a divisor of dp x cp above 1, under ZeRO 1 to 3 and ep 1",
         )
     return ranks
 

@@ -74,8 +74,17 @@ def test_groups_of_ranks_that_shard() -> None:
     given = flags(export(*hybrid, "torchtitan"))
     degrees = (given["--parallelism.data_parallel_replicate_degree"], given["--parallelism.data_parallel_shard_degree"])
     assert degrees == (("2",), ("4",))
-    with pytest.raises(ExportError, match="ZeRO-3 within a part of dp x cp"):
+    with pytest.raises(ExportError, match="ZeRO-3 within a part of dp x cp; it has such groups for ZeRO 1"):
         export(*hybrid, "megatron-lm")
+    copies = flags(export(*placed(*training(dp=8, zero_stage=1), shards=2), "megatron-lm"))
+    assert copies["--num-distributed-optimizer-instances"] == ("4",) and "--use-distributed-optimizer" in copies
+    assert "--num-distributed-optimizer-instances" not in flags(export(*training(dp=8, zero_stage=1), "megatron-lm"))
+    gradients = flags(export(*placed(*training(dp=8, zero_stage=2), shards=2), "torchtitan"))
+    assert gradients["--parallelism.data_parallel_replicate_degree"] == ("4",)
+    assert gradients["--parallelism.fsdp_reshard_after_forward"] == ("never",)
+    for launcher in ("torchtitan", "deepspeed"):
+        with pytest.raises(ExportError, match="ZeRO-1 within a part of dp x cp"):
+            export(*placed(*training(dp=8, zero_stage=1), shards=2), launcher)
 
 
 @pytest.mark.parametrize("launcher", ["megatron-lm", "deepspeed", "torchtitan"])

@@ -98,8 +98,8 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                         experts = every_expert_mesh(request, dp * cp, tp)
                         inner = itertools.product(experts, every_ulysses(request, tp, cp), places)
                         for (ep, etp), ulysses, place in inner:
-                            alike = zero == 3 and ep == 1 and etp is None
-                            for shards in every_shard_ranks(request, dp * cp, cp) if alike else [None]:
+                            alike = ep == 1 and etp is None
+                            for shards in every_shard_ranks(request, dp * cp, cp, zero if alike else None):
                                 if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
                                     continue
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp)
@@ -192,11 +192,14 @@ def every_tp_overlap(request: TrainingRequest, candidate: Candidate) -> Iterator
         yield TpOverlap.CHUNKED
 
 
-def every_shard_ranks(request: TrainingRequest, n: int, cp: int) -> list[int | None]:
-    """All ranks, and every part of them that launchers with such groups can shard within."""
-    if request.search.space is Space.LAUNCHABLE and request.search.launcher == "megatron-lm":
-        return [None]
-    return [None, *(k for k in range(2, n) if n % k == 0 and k % cp == 0)]
+def every_shard_ranks(request: TrainingRequest, n: int, cp: int, zero: int | None) -> list[int | None]:
+    """All ranks, and every part of them that launchers with such groups can shard within at this ZeRO stage; below ZeRO-3 those
+    that the request names. None: of ranks with experts of their own, which have no groups."""
+    named = request.search.shard_ranks if zero != 0 else ()
+    of_launchers = {"megatron-lm": (1,), "deepspeed": (3,), "torchtitan": (2, 3)}
+    has_groups = request.search.space is Space.FREE or zero in of_launchers[request.search.launcher]
+    parts = [k for k in range(2, n) if n % k == 0 and k % cp == 0] if zero and has_groups and (named or zero == 3) else []
+    return [k for k in (None, *parts) if not named or n == 1 or (k or n) in named]
 
 
 def has_experts(request: TrainingRequest) -> bool:

@@ -1,4 +1,4 @@
-"""Memory choices: ZeRO-3 within a part of dp x cp, and state in host memory. Switching one off never gives a better plan."""
+"""Memory choices: ZeRO within groups of dp x cp, and state in host memory. Switching one off never gives a better plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training, predict_training
@@ -34,6 +34,15 @@ MEMORY_CHOICES = (
     "recompute full",
 )
 """Of the ablations; `benchmarks/enumerable.py` tries them all."""
+
+
+REFUSED = (
+    (Space.FREE, Launcher.MEGATRON_LM, (0,)),
+    (Space.LAUNCHABLE, Launcher.MEGATRON_LM, (0, 2, 3)),
+    (Space.LAUNCHABLE, Launcher.DEEPSPEED, (1, 2)),
+    (Space.LAUNCHABLE, Launcher.TORCHTITAN, (1,)),
+)
+"""ZeRO stages that shard within no groups."""
 
 
 def request(nodes: int = 2, batch: int = 64, **search: object) -> TrainingRequest:
@@ -238,8 +247,22 @@ def test_the_checker_wants_host_memory_as_it_is_and_groups_that_divide() -> None
         predict_training(request(), with_stages(grouped, shard_ranks=6))
 
 
-@pytest.mark.parametrize("zero_stages", [(1,), (0, 2)])
-def test_numbers_of_ranks_that_shard_are_refused_where_no_zero_stage_shards_so(zero_stages: tuple[int, ...]) -> None:
-    with pytest.raises(WorkloadError, match="only ZeRO-3"):
-        planned(request(zero_stages=zero_stages, shard_ranks=(8,)))
-    assert planned(request(zero_stages=(*zero_stages, 3), shard_ranks=(8, 16))).kind == "training"
+def test_states_within_nodes_take_more_memory_and_are_checked() -> None:
+    narrow: dict[str, object] = {"zero_stages": (2,), "recompute": (Recompute.FULL,), "offload_optimizer": (1.0,)}
+    asked = request(shard_ranks=(8, 16), **narrow)
+    whole, inside = (planned(replace(asked, search=replace(asked.search, shard_ranks=(n,)))) for n in (16, 8))
+    stage, of_all = flat(inside).stages[0], flat(whole).stages[0]
+    assert (stage.zero_stage, stage.shard_ranks, of_all.shard_ranks) == (2, 8, None)
+    assert stage.memory.host_bytes == pytest.approx(2 * of_all.memory.host_bytes)
+    assert stage.memory.gradients_bytes == pytest.approx(2 * of_all.memory.gradients_bytes)
+    assert predict_training(asked, inside).predicted == inside.predicted
+    for wrong in (4, None):
+        assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_stages(inside, shard_ranks=wrong), asked)}
+
+
+@pytest.mark.parametrize(("space", "launcher", "zero_stages"), REFUSED)
+def test_numbers_of_ranks_that_shard_are_refused_where_no_zero_stage_shards_so(
+    space: Space, launcher: Launcher, zero_stages: tuple[int, ...]
+) -> None:
+    with pytest.raises(WorkloadError, match="shards within groups"):
+        planned(request(space=space, launcher=launcher, zero_stages=zero_stages, shard_ranks=(8,)))

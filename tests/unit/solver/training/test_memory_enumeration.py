@@ -26,6 +26,7 @@ from tests.unit.solver.training.enumerated import enumerated
 from tests.unit.solver.training.instances import memory_request
 
 FIRST, N_REQUESTS, CHUNK = 12, 18, 9
+SEEDS_WITHIN_GROUPS = (45, 72, 75, 113, 116, 120, 138)
 
 
 def planned(request: TrainingRequest) -> Plan:
@@ -143,3 +144,27 @@ def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
         if plan.feasible:
             assert plan.certificate.objective is not None and best.certificate.objective is not None
             assert plan.certificate.objective >= best.certificate.objective * (1 - 1e-9), (seed, name)
+
+
+def within_groups(seed: int) -> TrainingRequest:
+    """A request for ZeRO 1 and 2 within pairs of ranks."""
+    drawn = memory_request(seed)
+    pairs = replace(drawn.search, zero_stages=(1, 2), shard_ranks=(2,), tp=(1,), cp=(1,), ep=(1,), etp=(), pp=(1,))
+    return replace(drawn, search=pairs)
+
+
+def test_zero_within_groups_equals_enumeration() -> None:
+    found = set()
+    for seed in SEEDS_WITHIN_GROUPS:
+        request = within_groups(seed)
+        plan = planned(request)
+        assert not check(plan, request), seed
+        best_s = enumerated(request).least_s
+        assert best_s is not None and plan.predicted is not None
+        assert plan.predicted.step_time_s == pytest.approx(best_s, rel=1e-9), seed
+        assert predict_training(request, plan).predicted == plan.predicted
+        stage = flat(plan).stages[0]
+        found |= {(stage.zero_stage, request.search.space)} if stage.shard_ranks == 2 else set()
+        others = replace(request, search=replace(request.search, shard_ranks=(3,)))
+        assert Rule.SEARCH in {violation.rule for violation in check(plan, others)}
+    assert found >= {(1, Space.FREE), (2, Space.FREE), (1, Space.LAUNCHABLE), (2, Space.LAUNCHABLE)}, found
