@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from meshwright.app.compile_time import compiled_s
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, ignore_progress
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 
 if TYPE_CHECKING:
+    from meshwright.solver.serving.trials import ServingPlan, ServingTrial
     from meshwright.solver.training.report.trials import Trial
 
 
@@ -88,6 +90,16 @@ def trials_here(request: TrainingRequest, plan: Plan, *, most: int) -> tuple[Tri
 
     limit = TimeLimit.after(request.search.time_limit_s)
     return trials(request, plan, most=most, stop=limit, progress=ignore_progress)
+
+
+def serving_trials_here(
+    request: ServingRequest, plan: Plan, *, most: int, has_kept: Callable[[ServingPlan], bool | None]
+) -> tuple[ServingTrial, ...]:
+    """Serving plans to run one after another, found in this process until the request's time limit."""
+    from meshwright.solver.api import serving_trials
+
+    limit = TimeLimit.after(request.search.time_limit_s)
+    return serving_trials(request, plan, most=most, has_kept=has_kept, stop=limit)
 
 
 def predict_here(request: PlanRequest, plan: Plan) -> Plan:

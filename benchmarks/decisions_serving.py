@@ -5,6 +5,7 @@ Run from the root of the repository: python -m benchmarks.decisions_serving [pat
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from benchmarks.serving_laws import (
 from meshwright.app.validation.serving.report import ScoredPoint, validate_serving
 from meshwright.costmodels.fitting.latencies import learned_latency
 from meshwright.costmodels.serving.latency_law import HOST_STEP_SIGMA_S, LatencyLaw
+from meshwright.solver.serving.trials import Candidate, Kept, best_next
 
 MEASURED = Path("../shared/data/serving/measured.csv")
 PAGE = Path("docs/decisions-serving.md")
@@ -47,8 +49,10 @@ have the law of those without.
 DECISIONS = """Layouts of one model on one device type, engine, format, lengths and number of clients competed; the target is
 the median of their measured times per output token, which half of them hold, so the best layout is often just at it: a margin
 costs more here than at a target that falls anywhere. Broken: the pick misses the target. Regret: throughput of a device that
-the other picks lose against the best layout that holds it. After a second point: the plan is made again with what the first
-pick taught, and the better of both that holds is kept.
+the other picks lose against the best layout that holds it. With a second point what the first pick taught is known, and the
+better of both that holds is kept; nothing is where none holds. The second is that of the plan made again by the same rule, or
+by expected gain the one after which the best that was found is expected to be worth most ([trials](calibration.md#trials)), as
+the third is.
 """
 
 
@@ -91,14 +95,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The outcome of a rule: choices, the share whose pick broke the target, and the mean loss of throughput of the other picks
-    and of the best of the first two."""
+    """The outcome of a rule: choices, the share whose pick broke the target, and the mean loss of throughput of the other
+    picks, of the best of two by the rule, and of the best of two and of three by expected gain."""
 
     rule: str
     choices: int
     broken: float
     regret: float
     regret_of_two: float
+    regret_by_gain: tuple[float, float]
 
 
 LawOf = Callable[[Choice], LatencyLaw]
@@ -142,7 +147,7 @@ def order(layouts: Sequence[Layout], target_s: float, law: LatencyLaw, confidenc
 
 def decided(rule: str, choices: Sequence[Choice], law_of: LawOf, confidence: float) -> Decisions:
     """The outcome of a rule that knows a law."""
-    broken, regrets, of_two = [], [], []
+    broken, regrets, of_two, by_gain = [], [], [], []
     for choice in choices:
         law, target_s = law_of(choice), choice.target_s
         first = order(choice.layouts, target_s, law, confidence)[0]
@@ -152,9 +157,32 @@ def decided(rule: str, choices: Sequence[Choice], law_of: LawOf, confidence: flo
         told = learned_latency(law, [first.latency.tpot], outside_sigma_s=HOST_STEP_SIGMA_S)
         rest = [layout for layout in choice.layouts if layout is not first]
         second = order(rest, target_s, told, confidence)[0]
-        held = [each.rate for each in (first, second) if each.tpot_s <= target_s]
-        of_two.append(1.0 - max(held) / choice.best_rate if held else 1.0)
-    return Decisions(rule, len(choices), fmean(broken), fmean(regrets), fmean(of_two))
+        of_two.append(regret_of([first, second], choice))
+        third = gained(choice, [first], law, points=2)
+        by_gain.append((regret_of(third[:2], choice), regret_of(third, choice)))
+    gains = (fmean(two for two, _ in by_gain), fmean(three for _, three in by_gain))
+    return Decisions(rule, len(choices), fmean(broken), fmean(regrets), fmean(of_two), gains)
+
+
+def gained(choice: Choice, ran: Sequence[Layout], law: LatencyLaw, *, points: int) -> list[Layout]:
+    """The layouts that ran and so many more, each by expected gain given what those before it told."""
+    known, free = list(ran), Kept(law, 0.0, math.inf)
+    while points > 0 and len(known) < len(choice.layouts):
+        told = learned_latency(law, [layout.latency.tpot for layout in known], outside_sigma_s=HOST_STEP_SIGMA_S)
+        candidates = []
+        for layout in choice.layouts:
+            tpot = Kept(told, told.median_s(layout.latency.tpot.simulated_s), choice.target_s)
+            has_kept = layout.tpot_s <= choice.target_s if layout in known else None
+            candidates.append(Candidate(layout.predicted_rate, free, tpot, has_kept))
+        known.append(choice.layouts[best_next(candidates, [])])
+        points -= 1
+    return known
+
+
+def regret_of(found: Sequence[Layout], choice: Choice) -> float:
+    """The throughput that the best of some layouts that holds the target loses against the best; all of it where none holds."""
+    held = [layout.rate for layout in found if layout.tpot_s <= choice.target_s]
+    return 1.0 - max(held) / choice.best_rate if held else 1.0
 
 
 def told_by(points: int, choices: Sequence[Choice], laws: Mapping[tuple[Key, bool], Laws]) -> LawOf:
@@ -185,8 +213,9 @@ def page_of(points: Sequence[ScoredPoint]) -> str:
     laws, choices = laws_left_out(latencies), choices_of(latencies)
     lines = [INTRODUCTION, "## The law of errors\n", *_law_table(latencies), "", *_COVERAGE, *coverage_table(latencies, laws)]
     lines += ["", f"## {len(choices)} choices\n", DECISIONS]
-    lines += ["| the pick has the most throughput a device | target broken | regret of the others | after a second point |"]
-    lines += ["| --- | --- | --- | --- |"]
+    columns = ("target broken", "regret of the others", "with a second, same rule", "second by gain", "third by gain")
+    lines += [f"| the pick has the most throughput a device | {' | '.join(columns)} |"]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
 
     def unmeasured(choice: Choice) -> LatencyLaw:
         return laws[choice.key].tpot
@@ -205,7 +234,9 @@ def page_of(points: Sequence[ScoredPoint]) -> str:
     for points_told, law_of in told.items():
         words = f"{points_told} measured point{'s' if points_told > 1 else ''} of the deployment under other loads"
         results += [decided(f"at confidence {c:g}, after {words}", choices, law_of, c) for c in (0.5, 0.9)]
-    lines += [f"| {r.rule} | {r.broken:.1%} | {r.regret:.1%} | {r.regret_of_two:.1%} |" for r in results]
+    for r in results:
+        shares = (r.broken, r.regret, r.regret_of_two, *r.regret_by_gain)
+        lines.append(f"| {r.rule} | {' | '.join(f'{share:.1%}' for share in shares)} |")
     lines += ["", "## What measured points teach\n", *_LEARNING]
     for name, law_of in {"none": unmeasured, **{str(n): law for n, law in told.items()}}.items():
         error, below = errors_of(choices, law_of)

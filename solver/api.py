@@ -5,6 +5,7 @@ Every plan is checked by the independent checker before it is returned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +20,7 @@ from meshwright.solver.problem.request import PlanRequest, ServingRequest, Train
 from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.no_plan import infeasible_serving
+from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
 from meshwright.solver.suggestions import solved_suggestions
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
@@ -131,6 +133,21 @@ def trials(request: TrainingRequest, plan: Plan, *, most: int, stop: Stop, progr
             if violations and trial.plan is not own:
                 raise PlanRejectedError(f"the checker refused a trial: {violations[0].rule}: {violations[0].message}")
     return tuple(replace(trial, plan=_told(trial.plan, request)) for trial in found)
+
+
+def serving_trials(
+    request: ServingRequest, plan: Plan, *, most: int, has_kept: Callable[[ServingPlan], bool | None], stop: Stop
+) -> tuple[ServingTrial, ...]:
+    """Serving plans to run for a request one after another, its own plan among them, those left out that have run.
+
+    ``has_kept`` says of a plan that has run whether it kept its targets, None of others. Every plan is checked; raises
+    PlanFileError for an infeasible plan, PlanRejectedError if the checker refuses one.
+    """
+    if not plan.feasible:
+        raise PlanFileError("an infeasible request has nothing to try", given=plan.kind)
+    found = serving_candidates(request, plan, solve=lambda other: _solved(other, stop=stop, progress=ignore_progress))
+    candidates = [candidate_of(request, each.plan, has_kept=has_kept(each)) for each in found]
+    return ordered_trials(found, candidates, most=most)
 
 
 def predict(request: PlanRequest, plan: Plan) -> Plan:

@@ -45,10 +45,10 @@ def plan(
         ),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option("--trials", metavar="N", min=1, max=8, help="Training: plans to run one after another.")
+        int | None, typer.Option("--trials", metavar="N", min=1, max=8, help="Plans to run one after another.")
     ] = None,
     next_trial: Annotated[
-        bool, typer.Option("--next", help="Training: the next plan to run after those that 'observe' has stored.")
+        bool, typer.Option("--next", help="The next plan to run after those that 'observe' has stored.")
     ] = False,
     no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ from meshwright.app.quoting import json_text
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.runs.repository import RunFilter, RunRepository
 from meshwright.costmodels.errors import PlanFileError
+from meshwright.solver.answer.layouts import OfWorkers
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.answer.workers import Workers
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.serving.trials import ServingTrial
 from meshwright.solver.training.report.trials import Trial
 
 TRIALS_SCHEMA = "meshwright.trials/1"
@@ -35,11 +38,14 @@ MOST_LOOKED_AT = 1000
 _DECIDED = ("blocks", "devices", "axes", "recompute", "zero_stage", "shard_ranks", "offload", "chunk_layers")
 
 
+AnyTrial = Trial | ServingTrial
+
+
 @dataclass(frozen=True, slots=True)
 class WrittenTrial:
     """A trial and the folder that holds its plan and its launch files."""
 
-    trial: Trial
+    trial: AnyTrial
     folder: Path
 
 
@@ -72,7 +78,7 @@ def not_yet_run(trials: Sequence[Trial], request: TrainingRequest, engine: Engin
     return tuple(trial for trial in trials if trial.plan.digest not in ran)
 
 
-def write_trials(trials: Sequence[Trial], request: TrainingRequest, folder: Path) -> list[WrittenTrial]:
+def write_trials(trials: Sequence[AnyTrial], request: PlanRequest, folder: Path) -> list[WrittenTrial]:
     """Write each trial's plan and launch files into a folder of its own, and what all are; raises PlanFileError."""
     written = []
     for number, trial in enumerate(trials, start=1):
@@ -81,9 +87,10 @@ def write_trials(trials: Sequence[Trial], request: TrainingRequest, folder: Path
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PlanFileError(f"the folder can't be made: {error.strerror}", given=str(place)) from None
-        answered = AnsweredRequest(trial.plan, request)
+        asked = trial.request if isinstance(trial, ServingTrial) else request
+        answered = AnsweredRequest(trial.plan, asked)
         write_output(place / PLAN_NAME, json_text(answer_document(answered)) + "\n", what="plan")
-        launcher = startable_by(trial.plan, request, request.search.launcher)
+        launcher = startable_by(trial.plan, asked, request.search.launcher)
         if launcher is not None:
             write_export(launch(answered, launcher), place)
         written.append(WrittenTrial(trial, place))
@@ -91,29 +98,44 @@ def write_trials(trials: Sequence[Trial], request: TrainingRequest, folder: Path
     return written
 
 
-def trials_document(trials: Sequence[Trial]) -> dict[str, Any]:
+def trials_document(trials: Sequence[AnyTrial]) -> dict[str, Any]:
     """Return the trials in order, each with its plan's figures and what its outcome would tell."""
     return {"schema": TRIALS_SCHEMA, "trials": [_trial_document(trial) for trial in trials]}
 
 
-def _trial_document(trial: Trial) -> dict[str, Any]:
+def _trial_document(trial: AnyTrial) -> dict[str, Any]:
     predicted = trial.plan.predicted
     assert predicted is not None, "a trial is a feasible plan"
-    return {
-        "plan": trial.plan.digest,
-        "summary": summary_of(trial.plan),
-        "step_time_s": predicted.step_time_s,
+    said: dict[str, Any] = {"plan": trial.plan.digest, "summary": summary_of(trial.plan)}
+    if isinstance(trial, Trial):
+        said |= {"step_time_s": predicted.step_time_s, "chance_out_of_memory": trial.chance_out_of_memory}
+    else:
+        said |= {"devices": trial.plan.devices, "chance_kept": trial.chance_kept}
+        said |= {"ttft_p95_s": predicted.ttft_p95_s, "tpot_p95_s": predicted.tpot_p95_s}
+    return said | {
         "tokens_per_s": predicted.tokens_per_s,
         "peak_memory_bytes": predicted.peak_memory_bytes,
-        "chance_out_of_memory": trial.chance_out_of_memory,
         "expected_regret": trial.expected_regret,
         "tells": list(trial.tells),
     }
 
 
 def summary_of(plan: Plan) -> str:
-    """Return the degrees, the micro-batch and the recomputation of a training plan, in words."""
+    """Return the degrees of a plan, the micro-batch and recomputation of training, the workers and limits of serving, in
+    words."""
+    if isinstance(plan.layout, OfWorkers):
+        return " and ".join(_workers_in_words(workers) for workers in plan.layout.all_workers)
     document = json.loads(compact_json(plan_document(plan)))
-    axes = " x ".join(f"{name} {n}" for name, n in document["axes"].items() if isinstance(n, int) and n > 1) or "one device"
+    axes = _axes_in_words(document["axes"])
     modes = " and ".join(dict.fromkeys(stage["recompute"] for stage in document["stages"]))
     return f"{axes}, micro-batches of {document['microbatch']['size']}, recompute {modes}"
+
+
+def _workers_in_words(workers: Workers) -> str:
+    axes = _axes_in_words(asdict(replace(workers.axes, dp=1)))
+    limits = f"{workers.max_num_seqs} sequences and {workers.max_num_batched_tokens} tokens"
+    return f"{workers.count} x {axes}, at most {limits} a step"
+
+
+def _axes_in_words(axes: Mapping[str, Any]) -> str:
+    return " x ".join(f"{name} {n}" for name, n in axes.items() if isinstance(n, int) and n > 1) or "one device"

@@ -14,6 +14,8 @@ from meshwright.app.settings import Settings
 from meshwright.app.solving import solve_here, trials_here
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.serving.promise import evaluation, one_layout
+from meshwright.solver.serving.workers import simulation
 from meshwright.solver.training.report.trials import Trial
 from tests.support.command_line import Cli
 from tests.support.requests_given import serving, training
@@ -83,7 +85,31 @@ def test_trials_that_can_not_be_asked_for(cli: Cli, options: tuple[str, ...]) ->
     assert cli("plan", cli.write("request.json", ASKED), *options, "--no-store") == 2
 
 
-def test_serving_has_no_trials(cli: Cli) -> None:
-    small = serving(workload={**serving()["workload"], "output_tokens": {"fixed": 100}})
-    assert cli("plan", cli.write("request.json", small), "--trials", "2", "--no-store") == 2
-    assert "only training has trials" in cli.err
+def test_the_next_serving_trial_follows_what_the_first_told(
+    cli: Cli, settings: Settings, monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
+    for module in (evaluation, simulation):
+        monkeypatch.setattr(module, "REQUESTS", 1500)
+    monkeypatch.setattr(evaluation, "SCREENING_REQUESTS", 300)
+    monkeypatch.setattr(one_layout, "STEP_TOKENS", (1024, 4096))
+    monkeypatch.setattr(one_layout, "SEQUENCES", (4, 16, 64))
+    load = {"arrivals": {"process": "poisson", "requests_per_s": 14.0}, "output_tokens": {"fixed": 100}}
+    asked = serving(workload=serving()["workload"] | load, slo={"p95_ttft_ms": 400, "p95_tpot_ms": 14}, search={"tp": [1]})
+    request, folder = cli.write("request.json", asked), tmp_path / "trials"
+    assert cli("plan", request, "--trials", "3", "-o", str(folder)) == 0, cli.err
+    assert "chance to keep the targets" in cli.err + cli.out
+    listed = json.loads((folder / "trials.json").read_text())["trials"]
+    assert len(listed) >= 2 and len({trial["plan"] for trial in listed}) == len(listed)
+    first = folder / "trial-1"
+    assert "vllm" in (first / "launch.sh").read_text()
+    document = json.loads((first / "plan.json").read_text())
+    said = document["predicted"]
+    assert said["chance_tpot_missed"] <= 0.1 and document["devices"] == listed[0]["devices"]
+    figures = ("--ttft-p95", f"{said['ttft_p95_s']}s", "--tpot-p95", f"{said['tpot_p95_s']}s")
+    assert cli("observe", str(first / "plan.json"), *figures) == 0, cli.err
+    assert cli("plan", request, "--next", "--json") == 0, cli.err
+    (following,) = cli.json()["trials"]
+    assert following["plan"] != listed[0]["plan"]
+    # What kept its targets leaves only plans of fewer devices worth a trial.
+    assert following["devices"] < listed[0]["devices"]
