@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from meshwright.app.http.long_work import LongWork
 from meshwright.costmodels.errors import InvalidInputError
 
 JSON = "application/json"
+_OBJECT_BEGINS = re.compile(rb"\s*\{")
 SHORT_BODY_BYTES = 4096
 """A body that is parsed in less time than a thread takes to start on it."""
 
@@ -55,7 +57,8 @@ async def json_body(request: Request, *, max_bytes: int) -> AsyncIterator[Body]:
     """The parsed JSON object in the body of an admitted caller, which counts as in hand until the block ends.
 
     Raises MediaTypeError; BodyTooLargeError as soon as more than ``max_bytes`` are announced or have come; SlowBodyError;
-    RateLimitedError or BusyError where too much is in hand; MalformedError for bytes that are no JSON of a sane depth.
+    RateLimitedError or BusyError where too much is in hand, before the body is read if its length is announced;
+    MalformedError for bytes that are no JSON of a sane depth.
     """
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != JSON:
@@ -64,26 +67,33 @@ async def json_body(request: Request, *, max_bytes: int) -> AsyncIterator[Body]:
     tenant: str = request.state.principal.tenant
     with long_work.holding(tenant) as hold:
         text = await _read(request, max_bytes, hold)
-        if not text.lstrip().startswith(b"{"):
-            given = short_text(text[:20].decode("utf-8", "replace"))
-            raise MalformedError("the body is no JSON object", given=given, allowed="{...}")
         is_short = len(text) <= SHORT_BODY_BYTES
-        try:
-            document: dict[str, Any]
-            if is_short:
-                document = parse_document(text, what="request body")
-            else:
-                document = await long_work.do(tenant, parse_document, text, what="request body")
-        except InvalidInputError as error:
-            raise MalformedError(error.problem, given=error.given, allowed=error.allowed, remedy=error.remedy) from None
+        document = _parsed(text) if is_short else await long_work.do(tenant, _parsed, text)
         del text
         yield Body(document, is_short, tenant, long_work)
 
 
-async def _read(request: Request, max_bytes: int, hold: Callable[[int], None]) -> bytes:
-    announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced[:20]) > max_bytes:
-        raise _too_large(announced, max_bytes)
+def _parsed(text: bytearray) -> dict[str, Any]:
+    """Return the object that a body holds, and forget its text: the text of a long one is as large as what was made of it."""
+    if not _OBJECT_BEGINS.match(text):
+        given = short_text(text[:20].decode("utf-8", "replace"))
+        raise MalformedError("the body is no JSON object", given=given, allowed="{...}")
+    whole = bytes(text)
+    text.clear()
+    try:
+        document: dict[str, Any] = parse_document(whole, what="request body")
+    except InvalidInputError as error:
+        raise MalformedError(error.problem, given=error.given, allowed=error.allowed, remedy=error.remedy) from None
+    return document
+
+
+async def _read(request: Request, max_bytes: int, hold: Callable[[int], None]) -> bytearray:
+    given = request.headers.get("content-length", "")
+    announced = int(given[:20]) if given.isdigit() else 0
+    if announced > max_bytes:
+        raise _too_large(given, max_bytes)
+    # What is announced counts at once: of many bodies the first few come in whole, and the others are told so unread.
+    hold(announced)
     body, loop = bytearray(), asyncio.get_running_loop()
     began_s, chunks = loop.time(), request.stream()
     while True:
@@ -98,8 +108,8 @@ async def _read(request: Request, max_bytes: int, hold: Callable[[int], None]) -
                 allowed=f"pauses of {IDLE_BODY_S:g} s and {SLOWEST_BODY_BYTES_PER_S} bytes a second",
             ) from None
         if chunk is None:
-            return bytes(body)
-        hold(len(chunk))
+            return body
+        hold(max(0, len(body) + len(chunk) - max(announced, len(body))))
         body += chunk
         if len(body) > max_bytes:
             raise _too_large(f"more than {max_bytes}", max_bytes)

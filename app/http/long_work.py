@@ -61,9 +61,11 @@ class LongWork:
 
     @contextmanager
     def holding(self, tenant: str) -> Iterator[Callable[[int], None]]:
-        """Give a function that counts bytes as they come; they are given back at the end.
+        """Give a function that counts bytes, announced or come; they are given back at the end.
 
-        The function raises RateLimitedError when the tenant has too much in hand, BusyError when all have together.
+        The function raises RateLimitedError when the tenant has too much in hand, BusyError when all have together: a tenant
+        may have no more than is left, so that several that have much leave others room for short bodies at any time (dynamic
+        thresholds: Choudhury and Hahne, IEEE/ACM Transactions on Networking 6.2, 1998).
         """
         taken = 0
 
@@ -74,8 +76,9 @@ class LongWork:
                 raise RateLimitedError(
                     f"bodies of {self._most_of_tenant} bytes together are read of one tenant at a time", WAIT_S
                 )
-            if sum(self._held.values()) + n_bytes > self._most_of_all:
-                raise BusyError(f"bodies of {self._most_of_all} bytes together are read at a time, and these are in hand")
+            left = self._most_of_all - sum(self._held.values()) - n_bytes
+            if mine > left:
+                raise BusyError(f"bodies of {self._most_of_all} bytes together are read at a time; too little is left")
             self._held[tenant] = mine
             taken += n_bytes
 

@@ -22,6 +22,7 @@ from meshwright.app.http.long_work import LongWork
 from meshwright.app.http.middleware import RequestIdMiddleware
 from meshwright.app.http.observed import MetricsMiddleware, TracingMiddleware
 from meshwright.app.http.problem_responses import install_problem_handlers
+from meshwright.app.http.unread import UnreadBodyMiddleware
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.schemas import JobDocument
 from meshwright.app.jobs.watcher import JobWatcher
@@ -96,6 +97,8 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     app.add_middleware(MetricsMiddleware)
     app.add_middleware(TracingMiddleware)
     app.add_middleware(RequestIdMiddleware)
+    # Outside of what counts and logs the time of an answer: connections linger.
+    app.add_middleware(UnreadBodyMiddleware)
     install_problem_handlers(app)
     app.include_router(plans_router)
     app.include_router(jobs_router)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 
 import pytest
 
-from meshwright.app.http.long_work import LongWork
+from meshwright.app.errors import BusyError, RateLimitedError
+from meshwright.app.http.long_work import BODIES_OF_A_TENANT, LongWork
 from meshwright.app.logs import logged_id, logging_for
 
 
@@ -44,3 +46,29 @@ def test_nothing_is_collected_during_a_piece_whatever_its_end() -> None:
     assert gc.isenabled()
     assert not asyncio.run(ask())
     assert gc.isenabled()
+
+
+def test_tenants_with_large_bodies_in_hand_leave_room_for_short_ones() -> None:
+    """A short body is still taken, when any number of tenants hold as much as they may."""
+    long_work = LongWork(max_body_bytes=1000)
+    refused = 0
+    with contextlib.ExitStack() as stack:
+        for tenant in range(20):
+            hold = stack.enter_context(long_work.holding(f"greedy {tenant}"))
+            for _ in range(BODIES_OF_A_TENANT):
+                try:
+                    hold(1000)
+                except BusyError:
+                    refused += 1
+        with long_work.holding("modest") as hold:
+            hold(100)
+    assert refused, "not all of them fit together"
+
+
+def test_a_tenant_has_its_share_and_gets_it_back() -> None:
+    long_work = LongWork(max_body_bytes=1000)
+    for _ in range(2):
+        with long_work.holding("tenant") as hold:
+            hold(BODIES_OF_A_TENANT * 1000)
+            with pytest.raises(RateLimitedError):
+                hold(1)
