@@ -25,7 +25,7 @@ def create_key(
     as_json: AsJson = False,
 ) -> int:
     """Make an API key and print it, this once."""
-    from meshwright.app.cli.commands.api_keys import read_scopes, run_create_key
+    from meshwright.app.cli.commands.secrets.api_keys import read_scopes, run_create_key
     from meshwright.app.security.keeping import KeyWish
 
     return run_create_key(KeyWish(tenant, name, read_scopes(scopes), days), environment_settings(), as_json=as_json)
@@ -38,7 +38,7 @@ def list_keys(
     as_json: AsJson = False,
 ) -> int:
     """List API keys; their text is not among what is kept."""
-    from meshwright.app.cli.commands.api_keys import run_list_keys
+    from meshwright.app.cli.commands.secrets.api_keys import run_list_keys
 
     return run_list_keys(tenant, environment_settings(), as_json=as_json)
 
@@ -51,7 +51,7 @@ def rotate_key(
     as_json: AsJson = False,
 ) -> int:
     """Make a key in place of another, and print it."""
-    from meshwright.app.cli.commands.api_keys import run_rotate_key
+    from meshwright.app.cli.commands.secrets.api_keys import run_rotate_key
 
     return run_rotate_key(prefix, grace_hours=grace_hours, settings=environment_settings(), as_json=as_json)
 
@@ -60,6 +60,6 @@ def rotate_key(
 @exits
 def revoke_key(prefix: Prefix) -> int:
     """Refuse an API key from now on."""
-    from meshwright.app.cli.commands.api_keys import run_revoke_key
+    from meshwright.app.cli.commands.secrets.api_keys import run_revoke_key
 
     return run_revoke_key(prefix, environment_settings())

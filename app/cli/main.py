@@ -10,6 +10,7 @@ import typer
 from meshwright.app.cli.asking import init, plan
 from meshwright.app.cli.calibrate import calibrate
 from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, explain_usage
+from meshwright.app.cli.explaining import explain
 from meshwright.app.cli.hardware import hardware
 from meshwright.app.cli.judging import check, replan, validate
 from meshwright.app.cli.keys import keys
@@ -63,6 +64,7 @@ for command in (
     predict,
     simulate,
     export,
+    explain,
     observe,
     diff,
     shard,

@@ -23,7 +23,7 @@ def rotate_secret(
     as_json: AsJson = False,
 ) -> int:
     """Make a tenant's secret, or one in place of its last, and print it, this once."""
-    from meshwright.app.cli.commands.webhook_secrets import run_rotate_secret
+    from meshwright.app.cli.commands.secrets.webhook_secrets import run_rotate_secret
 
     return run_rotate_secret(tenant, grace_hours=grace_hours, settings=environment_settings(), as_json=as_json)
 
@@ -35,7 +35,7 @@ def list_secrets(
     as_json: AsJson = False,
 ) -> int:
     """List webhook secrets; their text is not among what is kept."""
-    from meshwright.app.cli.commands.webhook_secrets import run_list_secrets
+    from meshwright.app.cli.commands.secrets.webhook_secrets import run_list_secrets
 
     return run_list_secrets(tenant, environment_settings(), as_json=as_json)
 
@@ -46,6 +46,6 @@ def end_secret(
     secret_id: Annotated[str, typer.Argument(metavar="ID", help="Identifier of the secret, as 'webhooks list' shows it.")],
 ) -> int:
     """Sign nothing with a secret from now on."""
-    from meshwright.app.cli.commands.webhook_secrets import run_end_secret
+    from meshwright.app.cli.commands.secrets.webhook_secrets import run_end_secret
 
     return run_end_secret(secret_id, environment_settings())

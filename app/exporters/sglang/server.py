@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.app.launch_flags.sglang import SGLANG
 from meshwright.costmodels.model.dims import EXPERTS, FFN, SHARED_FFN
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -64,16 +65,20 @@ def server_command(
     parts = [
         ("python", "-m", "sglang.launch_server"),
         flag("model-path", f"./{model}"),
-        (*flag("tp-size", _ranks(axes)), *flag("pp-size", axes.pp)),
-        *([flag("attn-dp-size", axes.attention_dp), flag("enable-dp-lm-head")] if axes.attention_dp > 1 else []),
+        (*flag(SGLANG.name("tp"), _ranks(axes)), *flag(SGLANG.name("pp"), axes.pp)),
+        *(
+            [flag(SGLANG.name("attention_groups"), axes.attention_dp), flag("enable-dp-lm-head")]
+            if axes.attention_dp > 1
+            else []
+        ),
         *_shared_prompt_words(axes),
         *_expert_words(axes, workload),
-        *([flag("dp-size", workers.count)] if together and workers.count > 1 else []),
+        *([flag(SGLANG.name("dp"), workers.count)] if together and workers.count > 1 else []),
         *_node_words(axes, request),
-        flag("max-running-requests", sequences),
-        (*flag("chunked-prefill-size", tokens), *flag("max-prefill-tokens", workers.max_num_batched_tokens)),
-        *([] if longest is None else [flag("context-length", longest)]),
-        flag("mem-fraction-static", static_share(workers, request)),
+        flag(SGLANG.name("sequences"), sequences),
+        (*flag(SGLANG.name("step_tokens"), tokens), *flag("max-prefill-tokens", workers.max_num_batched_tokens)),
+        *([] if longest is None else [flag(SGLANG.name("longest"), longest)]),
+        flag(SGLANG.name("memory_share"), static_share(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
         *more,
@@ -166,13 +171,13 @@ def _shared_prompt_words(axes: Axes) -> list[Words]:
     """Zigzag gives every rank a piece from either end of a prompt, as planned; interleave is of sparse attention."""
     if axes.cp == 1:
         return []
-    return [(*flag("attn-cp-size", axes.cp), *flag("enable-prefill-cp"), *flag("cp-strategy", "zigzag"))]
+    return [(*flag(SGLANG.name("cp"), axes.cp), *flag("enable-prefill-cp"), *flag("cp-strategy", "zigzag"))]
 
 
 def _expert_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
-    words: list[Words] = [flag("ep-size", axes.ep)] if axes.ep > 1 else []
+    words: list[Words] = [flag(SGLANG.name("ep"), axes.ep)] if axes.ep > 1 else []
     if workload.experts.redundant_experts:
-        words.append((*flag("enable-eplb"), *flag("ep-num-redundant-experts", workload.experts.redundant_experts)))
+        words.append((*flag("enable-eplb"), *flag(SGLANG.name("redundant_experts"), workload.experts.redundant_experts)))
     return words
 
 
@@ -192,11 +197,11 @@ def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
 
 
 def _precision_words(workload: ServingWorkload) -> list[Words]:
-    words: list[Words] = [flag("dtype", "float16" if workload.precision is DType.FP16 else "bfloat16")]
+    words: list[Words] = [flag(SGLANG.name("dtype"), "float16" if workload.precision is DType.FP16 else "bfloat16")]
     if workload.precision is DType.FP8 and workload.weight_format is WeightFormat.FP8:
-        words.append(flag("quantization", "fp8"))
+        words.append(flag(SGLANG.name("quantization"), "fp8"))
     if workload.kv_dtype is DType.FP8:
-        words.append(flag("kv-cache-dtype", "fp8_e4m3"))
+        words.append(flag(SGLANG.name("kv_dtype"), "fp8_e4m3"))
     return words
 
 
@@ -211,7 +216,7 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     if draft.model is not None:
         words.append(flag("speculative-draft-model-path", draft.model))
     if draft.method is not DraftMethod.NGRAM:
-        words.append((*flag("speculative-num-steps", speculation.draft_tokens), *flag("speculative-eagle-topk", 1)))
+        words.append((*flag(SGLANG.name("draft_tokens"), speculation.draft_tokens), *flag("speculative-eagle-topk", 1)))
     return [*words, flag("speculative-num-draft-tokens", speculation.query_tokens)]
 
 
@@ -221,7 +226,7 @@ def _mixed_words(axes: Axes, request: ServingRequest) -> list[Words]:
     workload = request.workload
     if axes.cp > 1 or (workload.speculation is not None and not _mixes(workload)):
         return []
-    return [flag("enable-mixed-chunk")]
+    return [flag(SGLANG.name("scheduling"))]
 
 
 def _mixes(workload: ServingWorkload) -> bool:

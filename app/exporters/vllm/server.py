@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.app.launch_flags.vllm import VLLM
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -55,18 +56,18 @@ def serve_command(
     workload, axes = request.workload, workers.axes
     parts = [
         ("vllm", "serve", f"./{model}"),
-        flag("tensor-parallel-size", axes.tp * axes.kvp),
-        *([flag("decode-context-parallel-size", axes.kvp)] if axes.kvp > 1 else []),
-        flag("pipeline-parallel-size", axes.pp),
+        flag(VLLM.name("tp"), axes.tp * axes.kvp),
+        *([flag(VLLM.name("kvp"), axes.kvp)] if axes.kvp > 1 else []),
+        flag(VLLM.name("pp"), axes.pp),
         *_expert_words(axes, request),
-        *([flag("data-parallel-size", workers.count)] if together and workers.count > 1 else []),
+        *([flag(VLLM.name("dp"), workers.count)] if together and workers.count > 1 else []),
         *_node_words(axes, request),
-        (*flag("max-num-seqs", workers.max_num_seqs), *flag("max-num-batched-tokens", workers.max_num_batched_tokens)),
+        (*flag(VLLM.name("sequences"), workers.max_num_seqs), *flag(VLLM.name("step_tokens"), workers.max_num_batched_tokens)),
         *_length_words(workload),
-        flag("gpu-memory-utilization", memory_utilisation(workers, request)),
+        flag(VLLM.name("memory_share"), memory_utilisation(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
-        flag("enable-chunked-prefill"),
+        flag(VLLM.name("scheduling")),
         flag("port", port),
         *more,
     ]
@@ -91,16 +92,16 @@ def _expert_words(axes: Axes, request: ServingRequest) -> list[Words]:
     workload = request.workload
     words: list[Words] = []
     if axes.attention_dp > 1:
-        words.append(flag("data-parallel-size", axes.attention_dp))
+        words.append(flag(VLLM.name("dp"), axes.attention_dp))
     here = request.cluster.groups[0].node.host_devices // (axes.tp * axes.kvp)
     if 0 < here < axes.attention_dp:
         words.append((*flag("data-parallel-size-local", here), *flag("data-parallel-start-rank", ShellVariable("FIRST_RANK"))))
         words.append(flag("data-parallel-address", ShellVariable("MASTER_ADDR")))
     if axes.ep > 1:
-        words.append(flag("enable-expert-parallel"))
+        words.append(flag(VLLM.name("ep")))
     if workload.experts.redundant_experts:
         config = json.dumps({"num_redundant_experts": workload.experts.redundant_experts})
-        words.append((*flag("enable-eplb"), *flag("eplb-config", config)))
+        words.append((*flag("enable-eplb"), *flag(VLLM.name("redundant_experts"), config)))
     return words
 
 
@@ -113,7 +114,7 @@ def _speculative_words(workload: ServingWorkload) -> list[Words]:
     require_checkpoint(draft, launcher="vLLM")
     named = {} if draft.model is None else {"model": draft.model}
     config = {"method": draft.method.value, **named, "num_speculative_tokens": speculation.draft_tokens}
-    return [flag("speculative-config", json.dumps(config))]
+    return [flag(VLLM.name("draft_tokens"), json.dumps(config))]
 
 
 def memory_utilisation(workers: Workers, request: ServingRequest) -> float:
@@ -146,20 +147,20 @@ def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
 def _length_words(workload: ServingWorkload) -> list[Words]:
     """The longest request where lengths have an end; a distribution without one is left to the model's own limit."""
     longest = longest_request(workload)
-    return [] if longest is None else [flag("max-model-len", longest)]
+    return [] if longest is None else [flag(VLLM.name("longest"), longest)]
 
 
 def _precision_words(workload: ServingWorkload) -> list[Words]:
     words = []
     match workload.precision:
         case DType.FP8 if workload.weight_format is WeightFormat.FP8:
-            words.append((*flag("dtype", "bfloat16"), *flag("quantization", "fp8")))
+            words.append((*flag(VLLM.name("dtype"), "bfloat16"), *flag(VLLM.name("quantization"), "fp8")))
         case DType.FP16:
-            words.append(flag("dtype", "float16"))
+            words.append(flag(VLLM.name("dtype"), "float16"))
         case _:
-            words.append(flag("dtype", "bfloat16"))
+            words.append(flag(VLLM.name("dtype"), "bfloat16"))
     if workload.kv_dtype is DType.FP8:
-        words.append(flag("kv-cache-dtype", "fp8"))
+        words.append(flag(VLLM.name("kv_dtype"), "fp8"))
     return words
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from meshwright.app.validation.serving.launch_flags import LaunchFlags
+from meshwright.app.launch_flags.serving import LaunchFlags, degrees, launch_flags
 from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.rows import AGGREGATED, PhaseCells, ServingRun
 from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.errors import InvalidInputError
 
 _DEVICES_PER_SERVER = 8
 
@@ -64,19 +65,20 @@ def launched(workers: Workers, flags: LaunchFlags, engine: EngineName, *, n_gpus
     """
     if flags.tp is None and flags.dp is None:
         return workers if not flags.ep else replace(workers, ep=flags.ep)
-    tp, pp, dp = flags.tp or 1, flags.pp or 1, flags.dp or 1
-    groups = 1
-    if engine is EngineName.SGLANG and flags.attention_apart:
-        # --tp is all devices of a worker, --dp how many groups its attention has.
-        if tp % dp:
-            raise NotPredictedError(f"the launch command has {dp} attention groups over {tp} devices")
-        groups, tp = dp, tp // dp
-    elif engine is EngineName.VLLM and experts:
-        # Data-parallel ranks of a model with experts share them.
-        groups = dp
-    ep = {None: 1, 0: tp * groups}.get(flags.ep, flags.ep)
-    one = Workers(1, tp, pp, ep or 1, groups)
+    try:
+        of_server = degrees(flags, engine.engine, experts=experts)
+    except InvalidInputError as error:
+        raise NotPredictedError(error.problem) from None
+    one = Workers(1, of_server.tp * of_server.kvp * of_server.cp, of_server.pp, of_server.ep, of_server.attention_dp)
     return replace(one, count=max(1, (n_gpus or one.devices) // one.devices))
+
+
+def flags_of(engine: EngineName, command: str) -> LaunchFlags:
+    """Return the known flags of a row's launch command; raises NotPredictedError for one that the engine would refuse."""
+    try:
+        return launch_flags(engine.engine, command)
+    except InvalidInputError as error:
+        raise NotPredictedError(error.problem) from None
 
 
 def _of_columns(cells: PhaseCells) -> Workers:

@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.app.launch_flags.serving import NO_FLAGS, LaunchFlags
 from meshwright.app.validation.serving.checkpoints import OWN_PRECISION
-from meshwright.app.validation.serving.degrees import Workers, launched, workers_of
+from meshwright.app.validation.serving.degrees import Workers, flags_of, launched, workers_of
 from meshwright.app.validation.serving.drafts import Drafts, drafted, stated_drafts
-from meshwright.app.validation.serving.launch_flags import NO_FLAGS, LaunchFlags, launch_flags
 from meshwright.app.validation.serving.named_models import graph_of, named_model
 from meshwright.app.validation.serving.recipes import EngineName, Load, Source, held_steps, joined_steps, kv_dtype, step_tokens
 from meshwright.app.validation.serving.rows import ServingRun
@@ -124,7 +124,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     engine, precision = _engine(run), _precision(run, name)
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
-    graph, flags = graph_of(name, config), launch_flags(engine, run.launch)
+    graph, flags = graph_of(name, config), flags_of(engine, run.launch)
     prefill, decode = workers_of(run, degrees_multiplied=source is Source.INFERENCEX)
     if prefill is None:
         experts = EXPERT_FFN in graph.dims

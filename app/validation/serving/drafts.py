@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from meshwright.app.launch_flags.serving import LaunchFlags
 from meshwright.app.validation.serving.degrees import Workers
-from meshwright.app.validation.serving.launch_flags import LaunchFlags
 from meshwright.app.validation.serving.recipes import EngineName, Load
 from meshwright.app.validation.serving.rows import AGGREGATED, ServingRun
 from meshwright.app.validation.unpredicted import NotPredictedError

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
 
 DEFAULT_STEP_TOKENS = 8192
@@ -29,6 +30,11 @@ class EngineName(StrEnum):
     VLLM = "vllm"
     SGLANG = "sglang"
     TENSORRT_LLM = "trtllm"
+
+    @property
+    def engine(self) -> ServingEngine:
+        """The engine of the cost models."""
+        return ServingEngine[self.name]
 
 
 class Source(StrEnum):

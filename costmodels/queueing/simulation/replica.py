@@ -24,6 +24,7 @@ from meshwright.costmodels.queueing.simulation.event_loop import run
 from meshwright.costmodels.queueing.simulation.group_coasting import Joint
 from meshwright.costmodels.queueing.simulation.group_loop import run_groups
 from meshwright.costmodels.queueing.simulation.missed_targets import Promise
+from meshwright.costmodels.queueing.simulation.scheduling import Scheduling
 from meshwright.costmodels.queueing.simulation.step_forming import (
     ADMIT_RESERVED,
     ADMIT_UNTIL_FULL,
@@ -53,31 +54,6 @@ __all__ = [
 ]
 
 FloatArray = npt.NDArray[np.float64]
-
-
-class Scheduling(StrEnum):
-    """The rule by which the engine forms a step.
-
-    chunked_prefill   decode first: a token of every decoding sequence, and prompts in chunks in what is left
-    whole_prompts     decode first too, but only prompts that fit whole in what is left (TensorRT-LLM without chunked context)
-    prefill_first     whole prompts as long as any wait, else a token of every decoding sequence
-    chunks_first      the same with prompts in chunks (SGLang without --enable-mixed-chunk)
-    """
-
-    CHUNKED_PREFILL = "chunked_prefill"
-    WHOLE_PROMPTS = "whole_prompts"
-    PREFILL_FIRST = "prefill_first"
-    CHUNKS_FIRST = "chunks_first"
-
-    @property
-    def prompts_apart(self) -> bool:
-        """True if no step holds both prompts and decoding sequences."""
-        return self in (Scheduling.PREFILL_FIRST, Scheduling.CHUNKS_FIRST)
-
-    @property
-    def cuts_prompts(self) -> bool:
-        """True if prompts come in chunks."""
-        return self in (Scheduling.CHUNKED_PREFILL, Scheduling.CHUNKS_FIRST)
 
 
 _SCHEDULING_CODES = {

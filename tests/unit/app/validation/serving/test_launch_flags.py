@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.serving.degrees import Workers
+from meshwright.app.launch_flags.serving import LaunchFlags
+from meshwright.app.validation.serving.degrees import Workers, flags_of
 from meshwright.app.validation.serving.deployment import deployment
-from meshwright.app.validation.serving.launch_flags import LaunchFlags, launch_flags
 from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.replay import default_constants, replay
 from meshwright.app.validation.unpredicted import NotPredictedError
@@ -29,21 +29,29 @@ TENSORRT_LLM = "trtllm-serve x --tp_size=8 --ep_size 4 --max_num_tokens=20000 --
 
 
 def test_flags_of_vllm() -> None:
-    found = launch_flags(EngineName.VLLM, VLLM)
+    found = flags_of(EngineName.VLLM, VLLM)
     assert found == LaunchFlags(
         tp=4, pp=2, ep=0, step_tokens=16384, sequences=256, kv_dtype=DType.FP8, memory_share=0.95, draft_tokens=2
     )
 
 
 def test_flags_of_sglang() -> None:
-    found = launch_flags(EngineName.SGLANG, SGLANG)
+    found = flags_of(EngineName.SGLANG, SGLANG)
     assert found == LaunchFlags(
-        tp=8, dp=8, ep=8, attention_apart=True, step_tokens=32768, sequences=512, memory_share=0.82, draft_tokens=2
+        model="x",
+        tp=8,
+        dp=8,
+        ep=8,
+        attention_apart=True,
+        step_tokens=32768,
+        sequences=512,
+        memory_share=0.82,
+        draft_tokens=2,
     )
 
 
 def test_flags_of_tensorrt_llm() -> None:
-    found = launch_flags(EngineName.TENSORRT_LLM, f"{TENSORRT_LLM} --enable_chunked_prefill")
+    found = flags_of(EngineName.TENSORRT_LLM, f"{TENSORRT_LLM} --enable_chunked_prefill")
     assert found == LaunchFlags(tp=8, ep=4, step_tokens=20000, sequences=512, scheduling=Scheduling.CHUNKED_PREFILL)
 
 
@@ -62,7 +70,7 @@ def test_flags_of_tensorrt_llm() -> None:
 )
 def test_commands_that_no_engine_takes(command: str, reason: str) -> None:
     with pytest.raises(NotPredictedError, match=reason):
-        launch_flags(EngineName.VLLM, command)
+        flags_of(EngineName.VLLM, command)
 
 
 def test_degrees_of_a_command_are_those_of_the_row(tmp_path: Path) -> None:

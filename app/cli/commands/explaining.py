@@ -1,0 +1,86 @@
+"""``explain``: from the words of a launch command, or a file with one, to a page or a document."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from meshwright.app.cli.commands.exits import print_json
+from meshwright.app.cli.commands.planning import Output
+from meshwright.app.documents.compressed import read_bounded
+from meshwright.app.errors import EXIT_GOOD, EXIT_NO
+from meshwright.app.explaining.explain import EXAMPLE, asked_of, explained, with_better
+from meshwright.app.explaining.explanation import Verdict
+from meshwright.app.requests.files import CalibrationsOf, given_request
+from meshwright.app.settings import Settings
+from meshwright.app.ways_in.one_line import OneLine
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.request import PlanRequest
+
+LONGEST_FILE_BYTES = 1_000_000
+"""Bytes of a file with a launch command that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainCommand:
+    """Options of ``explain``: the words of a launch command or one path, and the options of a request in one line."""
+
+    words: Sequence[str]
+    line: OneLine
+    output: Output
+    search: bool
+
+
+def run_explain(command: ExplainCommand, settings: Settings) -> int:
+    """Explain a launch command, print what it does; exit code 1 when it does not start, fit or keep its targets."""
+
+    def resolve(document: dict[str, object]) -> PlanRequest:
+        return given_request(document, folder=Path(), stored=CalibrationsOf(settings))
+
+    found = explained(asked_of(_text(command.words), command.line, resolve))
+    if command.search:
+        found = with_better(found, _solve)
+    if command.output is Output.JSON:
+        from meshwright.app.explaining.document import explanation_document
+
+        print_json(explanation_document(found))
+    else:
+        from meshwright.app.cli.pages.command_page import print_explanation
+        from meshwright.app.text.console import page_console
+
+        print_explanation(page_console(), found)
+    return EXIT_GOOD if found.verdict is Verdict.RUNS else EXIT_NO
+
+
+def _solve(request: PlanRequest) -> Plan:
+    from meshwright.app.cli.pages.progress_bar import progress_bar
+    from meshwright.app.solving import solve_here
+
+    with progress_bar(f"planning {request.model.name}") as on_progress:
+        return solve_here(request, on_progress)
+
+
+def _text(words: Sequence[str]) -> str:
+    """The text of a command: of several words the words themselves, of one a file's."""
+    if not words:
+        raise InvalidInputError(
+            "the launch command is missing", allowed="a file, or -- and the command", remedy=f"as in: {EXAMPLE}"
+        )
+    if len(words) > 1:
+        return shlex.join(words)
+    path = Path(words[0])
+    try:
+        with path.open("rb") as file:
+            return read_bounded(file, limit=LONGEST_FILE_BYTES, what="launch command").decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInputError("the launch command is not text in UTF-8", given=words[0]) from None
+    except (OSError, ValueError) as error:
+        if isinstance(error, InvalidInputError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidInputError(
+            f"the file can't be read: {reason}", given=words[0], remedy=f"or give a command behind --, as in: {EXAMPLE}"
+        ) from None

@@ -1,0 +1,1 @@
+"""Commands on the secrets of a service: keys of callers, and what signs its webhooks."""

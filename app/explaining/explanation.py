@@ -1,0 +1,85 @@
+"""All that is said of a launch command: read, started, fitted, predicted, and compared with the best plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from meshwright.app.launch_flags.flag import GivenFlag
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import PlanRequest
+
+
+class Verdict(StrEnum):
+    """The answer to a launch command, in a word."""
+
+    RUNS = "runs"
+    """It starts, fits and keeps its targets."""
+    MISSES = "misses"
+    """It runs, and misses a target or does not keep up with the load."""
+    DOES_NOT_FIT = "does not fit"
+    """It runs out of memory."""
+    DOES_NOT_START = "does not start"
+    """The launcher refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A flag that the better plan's command has otherwise; None where a command leaves it out."""
+
+    flag: str
+    given: str | None
+    better: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """The best plan that was found for the same request, and its command.
+
+    gain   share of the command's own objective that it saves; None where the command has none
+    """
+
+    plan: Plan
+    command: str
+    gain: float | None
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer to a launch command.
+
+    command    its words, quoted for a shell
+    problems   rules of the launcher that it breaks
+    plan       the plan that it stands for, with figures at the asked load; None where it does not start or fit
+    most       serving: the same at the highest rate that it keeps its targets at; None where it keeps them at none
+    reason     why it does not fit, or misses
+    better     the best plan of the launcher where it is better; ``searched`` says whether one was looked for
+    """
+
+    launcher: Launcher
+    command: str
+    request: PlanRequest
+    given: tuple[GivenFlag, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    plan: Plan | None = None
+    most: Plan | None = None
+    reason: Reason | None = None
+    searched: bool = False
+    better: Better | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in a word."""
+        if self.problems:
+            return Verdict.DOES_NOT_START
+        if self.plan is None:
+            return Verdict.DOES_NOT_FIT if self.reason is None or self.reason.unit == "bytes" else Verdict.MISSES
+        return Verdict.RUNS if self.reason is None else Verdict.MISSES
+
+    def with_better(self, better: Better | None) -> Explanation:
+        """Return the explanation after the search for a better plan."""
+        return replace(self, searched=True, better=better)

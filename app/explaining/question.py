@@ -1,0 +1,99 @@
+"""The request that a launch command is measured against: its model, the devices and the load, which options say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.app.catalog import model, model_names
+from meshwright.app.catalog.huggingface_ids import catalogue_name_in_words
+from meshwright.app.explaining.stated import StatedServer
+from meshwright.app.validation.serving.checkpoints import OWN_PRECISION, checkpoint
+from meshwright.app.ways_in.one_line import OneLine, Task, request_of_line
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.launchers.table import SERVERS
+
+_NARROW = {"nvfp4": DType.FP4, "mxfp4": DType.FP4, "fp4": DType.FP4, "fp8": DType.FP8}
+"""Number formats by the words that names of quantised checkpoints end with."""
+_ENGINE_FORMATS = {"fp8": DType.FP8, "modelopt_fp4": DType.FP4, "modelopt": DType.FP8, "mxfp4": DType.FP4, "nvfp4": DType.FP4}
+"""Number formats by engines' names of the ways in which they quantise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The document of a request, and what was taken for granted in making it."""
+
+    document: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+def served_question(stated: StatedServer, line: OneLine) -> Question:
+    """Return the request of a server's command; raises InvalidInputError for what neither the command nor options say.
+
+    ``line`` has the options; its model, where it has one, takes the place of the command's.
+    """
+    _require_own_launcher(stated, line)
+    named, notes = named_model(line.model or stated.model)
+    line = replace(line, model=named, task=Task.SERVE, launcher=stated.launcher.value)
+    document = request_of_line(line)
+    engine = SERVERS[stated.launcher].engine
+    document["search"] = {"launcher": stated.launcher.value, "engine": engine.value}
+    work = document["workload"]
+    if line.precision is None:
+        found = _precision(stated, named)
+        if found is not None:
+            work["precision"] = found.value
+            notes = (*notes, f"weights in {found.value}, {_basis(stated)}")
+    _add_checkpoint(work, named)
+    if stated.flags.kv_dtype is not None:
+        work["kv_dtype"] = stated.flags.kv_dtype.value
+    if stated.flags.redundant_experts:
+        work["experts"] = {"redundant_experts": stated.flags.redundant_experts}
+    if stated.flags.draft_tokens is not None:
+        notes = (*notes, "drafted tokens are not priced: no option says how many are kept")
+    return Question(document, (*stated.notes, *notes))
+
+
+def named_model(text: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the model that a command names, as a request would, and what was taken for granted."""
+    if not text or "$" in text:
+        raise InvalidInputError(
+            "the command names no model" if not text else "the command's model is a variable of a shell",
+            given=text,
+            allowed="a catalogue name, an id of the Hugging Face Hub, a checkpoint's folder, a config.json",
+            remedy="name it: --model Qwen/Qwen3-8B",
+        )
+    known = catalogue_name_in_words(text, model_names())
+    if known is None or text.casefold() == known:
+        return text, ()
+    return known, (f"{text} has the shape of the catalogue's {known}",)
+
+
+def _require_own_launcher(stated: StatedServer, line: OneLine) -> None:
+    if line.launcher not in (None, stated.launcher.value):
+        raise InvalidInputError("the command starts another launcher", given=line.launcher, allowed=stated.launcher.value)
+
+
+def _precision(stated: StatedServer, named: str) -> DType | None:
+    """The format of a checkpoint by the command's flags, by its name, or by what its maker publishes."""
+    flags = stated.flags
+    if flags.quantization is not None and flags.quantization.casefold() in _ENGINE_FORMATS:
+        return _ENGINE_FORMATS[flags.quantization.casefold()]
+    for word, dtype in _NARROW.items():
+        if stated.model and re.search(rf"(?:^|[-_]){word}(?:$|[-_])", stated.model.casefold()):
+            return dtype
+    return OWN_PRECISION.get(named, flags.dtype)
+
+
+def _basis(stated: StatedServer) -> str:
+    return "by the command's flags or the checkpoint's name, or as its maker publishes it"
+
+
+def _add_checkpoint(work: dict[str, Any], named: str) -> None:
+    """Say what published checkpoints store narrow."""
+    if work.get("precision") in (DType.FP8.value, DType.FP4.value) and named in model_names():
+        _, weights, quantised = checkpoint(named, model(named), DType(work["precision"]))
+        work |= {} if weights is None else {"weights": weights.value}
+        work["quantised"] = quantised.value

@@ -1,0 +1,55 @@
+"""``meshwright explain``: what a launch command does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.command_line import Cli
+
+OPTIONS = ("--gpus", "8xH100", "--isl", "200", "--osl", "20", "--rate", "4", "--objective", "devices", "--as-given")
+COMMAND = ("vllm", "serve", "Qwen/Qwen3-8B", "-tp", "4", "--port", "80", "--enforce-eager", "--foo", "bar")
+
+
+def test_a_command_is_explained_on_a_page(cli: Cli) -> None:
+    assert cli("explain", *OPTIONS, "--", *COMMAND) == 0
+    page = cli.out
+    for words in ("Starts and fits", "P95 TTFT", "4 devices", "-tp 4", "--foo bar", "steps without CUDA graphs", "--port 80"):
+        assert words in page
+    places = [page.index(head) for head in ("Read:", "Not in the figures:", "Not known", "Ignored")]
+    assert places == sorted(places)
+
+
+def test_a_file_is_explained_as_one_document(cli: Cli) -> None:
+    file = cli.folder / "launch.sh"
+    file.write_text("vllm serve Qwen/Qwen3-8B \\\n  -tp 3\n")
+    assert cli("explain", *OPTIONS, "--json", str(file)) == 1
+    document = cli.json()
+    assert document["schema"] == "meshwright.explanation/1"
+    assert document["verdict"] == "does not start"
+    assert document["problems"] == ["--tensor-parallel-size 3: the model's 32 attention heads do not divide by 3"]
+    assert document["request"]["workload"]["kind"] == "serving"
+
+
+def test_a_strangers_text_is_quoted_and_never_run(cli: Cli) -> None:
+    trap = cli.folder / "trap"
+    hostile = f"vllm serve Qwen/Qwen3-8B -tp 4 --foo '\x1b[31m$(touch {trap})' `touch {trap}` [bold]x[/bold]"
+    file = cli.folder / "launch.sh"
+    file.write_text(hostile)
+    assert cli("explain", *OPTIONS, str(file)) == 0
+    page = cli.out
+    assert "\x1b" not in page and "$(touch" in page
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "the launch command is missing"),
+        (("no-such-file",), "can't be read"),
+        (("--", "make", "coffee"), "no launch command that is known"),
+        (("--", "vllm", "serve", "no/such"), "no/such"),
+    ],
+)
+def test_bad_input_says_what_to_do(words: tuple[str, ...], message: str, cli: Cli) -> None:
+    assert cli("explain", *OPTIONS, *words) == 2
+    assert message in cli.err
