@@ -66,7 +66,7 @@ def status_of(engine: Engine, batch: str) -> str:
 def test_a_call_that_never_ends_holds_up_its_own_tenant_alone(
     engine: Engine, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshwright.app.replans.webhook.TIMEOUT_S", 8.0)
+    monkeypatch.setattr("meshwright.app.replans.webhook.TIMEOUT_S", 2.5)
     receiver = Receiver([200])
     server = receiver.serve()
     pause = threading.Event()

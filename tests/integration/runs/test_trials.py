@@ -13,19 +13,22 @@ from meshwright.app.runs.trials import layout_digest, under_digests
 from meshwright.app.settings import Settings
 from meshwright.app.solving import solve_here, trials_here
 from meshwright.costmodels.errors import PlanFileError
+from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.serving.promise import evaluation, one_layout
 from meshwright.solver.serving.workers import simulation
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.report.trials import Trial
 from tests.support.command_line import Cli
 from tests.support.requests_given import serving, training
 
-ASKED = training()
+ASKED = training(search={"cp": [1], "schedules": ["1f1b"], "recompute": ["none", "full"]})
+NARROW = {"tp": [1, 2, 4, 8], "cp": [1], "schedules": ["1f1b"]}
 
 
 @pytest.fixture(scope="module")
 def found() -> tuple[TrainingRequest, tuple[Trial, ...]]:
-    request = resolve_request(ASKED, files=NoFiles())
+    request = resolve_request(ASKED | {"search": NARROW}, files=NoFiles())
     assert isinstance(request, TrainingRequest)
     return request, under_digests(trials_here(request, solve_here(request), most=8))
 
@@ -43,10 +46,11 @@ def test_trials_differ_and_regret_falls(found: tuple[TrainingRequest, tuple[Tria
 
 
 def test_an_infeasible_plan_has_no_trials() -> None:
-    request = resolve_request(training(model={"catalog": "llama-3.1-405b"}), files=NoFiles())
+    request = resolve_request(training(model={"catalog": "llama-3.1-405b"}, search=NARROW), files=NoFiles())
     assert isinstance(request, TrainingRequest)
+    infeasible = plan_training(request, stop=never_stop, progress=ignore_progress)
     with pytest.raises(PlanFileError, match="nothing to try"):
-        trials_here(request, solve_here(request), most=3)
+        trials_here(request, infeasible, most=3)
 
 
 def test_trials_are_written_run_and_left_out(cli: Cli, settings: Settings, monkeypatch: Any, tmp_path: Path) -> None:
