@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -9,7 +10,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPBearer
 from fastapi.security.http import HTTPAuthorizationCredentials
 
-from meshwright.app.errors import AuthenticationError
+from meshwright.app.errors import AuthenticationError, IssuerUnavailableError, RateLimitedError
 from meshwright.app.security.authentication import Authenticator, is_token
 from meshwright.app.security.principal import Principal, Scope
 from meshwright.app.security.rate_limit import RateLimiter
@@ -18,6 +19,10 @@ from meshwright.costmodels.errors import MeshwrightError
 _bearer = HTTPBearer(
     auto_error=False, scheme_name="bearer", description="An API key of 'meshwright keys create', or a token of the issuer."
 )
+
+TURNED_AWAY_S = 1.0
+"""The answer to a stranger who was refused too often comes after this: one that asks again as soon as it is answered is heard
+once a second over each of its connections, whose number is limited."""
 
 
 class RequestGate:
@@ -35,12 +40,13 @@ class RequestGate:
         shown, peer = request.headers.get("authorization"), request.client.host if request.client else ""
         if self._strangers is not None and is_token(shown):
             # Verifying a token is work, and may make the issuer be asked.
-            self._strangers.check(peer)
+            await _turn_away(self._strangers.check, peer)
         try:
             principal = await self._authenticator.caller(shown)
-        except AuthenticationError:
+        except (AuthenticationError, IssuerUnavailableError):
+            # A token that nobody can verify now may be forged: it counts as one.
             if self._strangers is not None:
-                self._strangers.take(peer)
+                await _turn_away(self._strangers.take, peer)
             raise
         if self._callers is not None:
             self._callers.take(f"{principal.tenant}/{principal.name}")
@@ -55,6 +61,15 @@ class RequestGate:
         except MeshwrightError:
             return True  # That can't be told now.
         return True
+
+
+async def _turn_away(ask: Callable[[str], None], peer: str) -> None:
+    """Ask a limit about a peer; raises its RateLimitedError after a while."""
+    try:
+        ask(peer)
+    except RateLimitedError:
+        await asyncio.sleep(TURNED_AWAY_S)
+        raise
 
 
 def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:

@@ -18,7 +18,7 @@ from meshwright.app.db.migrate import upgrade
 from meshwright.app.db.tables.security import audit
 from meshwright.app.errors import AuthenticationError, IssuerUnavailableError, RateLimitedError
 from meshwright.app.http.outgoing import call_once
-from meshwright.app.rest.gate import RequestGate
+from meshwright.app.rest.gate import TURNED_AWAY_S, RequestGate
 from meshwright.app.security.authentication import Authenticator
 from meshwright.app.security.issuer_keys import KEYS_FRESH_S, MIN_REFRESH_S
 from meshwright.app.security.keeping import KeyWish, create_key, revoke_key
@@ -141,7 +141,10 @@ def showing(credentials: str, peer: str) -> Request:
     return Request({"type": "http", "headers": headers, "client": (peer, 1)})
 
 
-def test_an_address_with_too_many_refusals_is_turned_away_before_its_token_is_looked_at(tmp_path: Path) -> None:
+def test_an_address_with_too_many_refusals_is_turned_away_before_its_token_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshwright.app.rest.gate.TURNED_AWAY_S", 0.0)
     issuer, (_, engine) = Issuer(), with_database(tmp_path)
     keys, good = KeyRepository(engine), issuer.verifier()
     verifier = Counting(good._settings, issuer.fetch, lambda: issuer.now_s)
@@ -163,6 +166,43 @@ def test_an_address_with_too_many_refusals_is_turned_away_before_its_token_is_lo
     assert admit(key, "192.0.2.1") == "acme", "a good API key needs no verifying"
 
 
+def test_tokens_that_nobody_can_verify_count_as_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An issuer that is away gives no one tries without end: each would take a thread."""
+    monkeypatch.setattr("meshwright.app.rest.gate.TURNED_AWAY_S", 0.0)
+    issuer, (_, engine) = Issuer(), with_database(tmp_path)
+
+    def fail(url: str) -> object:
+        raise IssuerUnavailableError("the token issuer answers with status 503")
+
+    verifier = Counting(issuer.verifier()._settings, fail, lambda: issuer.now_s)
+    gate = RequestGate(Authenticator(KeyRepository(engine), verifier), None, RateLimiter(1, clock=lambda: 0.0))
+    for error in (IssuerUnavailableError, IssuerUnavailableError, RateLimitedError, RateLimitedError):
+        with pytest.raises(error):
+            asyncio.run(gate.admit(showing(forged(), "192.0.2.1")))
+    assert verifier.shown == 2
+
+
+@pytest.mark.parametrize("credentials", [forged(), f"mwk_{'0' * 12}_{'a' * 43}"], ids=["token", "key"])
+def test_who_was_refused_too_often_waits_for_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, credentials: str
+) -> None:
+    """Only then: the first refusals come at once."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    issuer, (_, engine) = Issuer(), with_database(tmp_path)
+    limiter = RateLimiter(1, clock=lambda: 0.0)
+    gate = RequestGate(Authenticator(KeyRepository(engine), issuer.verifier()), callers=None, strangers=limiter)
+    monkeypatch.setattr("meshwright.app.rest.gate.asyncio.sleep", sleep)
+    for error in (AuthenticationError, AuthenticationError, RateLimitedError):
+        assert slept == []
+        with pytest.raises(error):
+            asyncio.run(gate.admit(showing(credentials, "192.0.2.1")))
+    assert slept == [TURNED_AWAY_S]
+
+
 @pytest.mark.parametrize(("proxies", "last"), [("", 429), ("127.0.0.1", 401)], ids=["stranger", "proxy"])
 def test_who_asks_is_believed_of_a_trusted_proxy_alone(tmp_path: Path, proxies: str, last: int) -> None:
     # A new address with every request: a stranger would never be one that was refused before.
@@ -170,7 +210,7 @@ def test_who_asks_is_believed_of_a_trusted_proxy_alone(tmp_path: Path, proxies: 
     with served(f"sqlite:///{tmp_path / 'plans.db'}", tmp_path, limits) as service:
         asked = [
             httpx.get(f"{service.url}/v1/plans", headers={"x-forwarded-for": f"192.0.2.{number}"}).status_code
-            for number in range(40)
+            for number in range(8)
         ]
     assert asked[0] == 401
     assert (429 in asked) is (last == 429)
