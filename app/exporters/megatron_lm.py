@@ -19,7 +19,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "core 0.16 to 0.20"
@@ -175,6 +175,8 @@ def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Wor
         words.append(flag("tp-comm-overlap"))
     if axes.cp > 1:
         words.append((*flag("context-parallel-size", axes.cp), *_context_words(axes)))
+    if plan.rank_order is RankOrder.DP_OUTERMOST and axes.pp > 1 and axes.dp > 1:
+        words.append(flag("use-tp-pp-dp-mapping"))
     layers = part_layers(plan, request)
     # The layout's parts over the stages are the virtual stages, so it stands for interleaving, too.
     if len(set(layers)) > 1 or chunks_a_rank(plan) > 1:

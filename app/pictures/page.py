@@ -10,7 +10,7 @@ from meshwright.app.pictures.step_timeline import step_timeline
 from meshwright.app.quoting import html_lines, html_text
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.equals import equals_in_words
-from meshwright.app.text.figures import axes, counted, gib, number_range, percent, seconds, significant
+from meshwright.app.text.figures import axes, counted, gib, percent, ranks_of, seconds, significant
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
@@ -99,11 +99,10 @@ def _stage_table(stages: Sequence[Stage]) -> str:
 
 
 def _cells(row: int, stage: Stage) -> Iterable[str]:
-    ranks = [rank for part in stage.devices for rank in (part.first, part.first + part.count - 1)]
     texts = (
         str(row),
         " + ".join(f"{span.count} x {span.block}" for span in stage.blocks),
-        number_range({min(ranks), max(ranks)}),
+        ranks_of(stage.devices),
         axes(stage.axes),
         stage.recompute.value,
         str(stage.zero_stage),

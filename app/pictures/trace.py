@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.app.pictures.step_timeline import StageTimeline, StepTimeline, TimelineSlice, step_timeline
 from meshwright.app.quoting import json_text, readable
-from meshwright.app.text.figures import number_range
+from meshwright.app.text.figures import ranks_of
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 
@@ -49,9 +49,8 @@ def trace_document(timeline: StepTimeline, *, title: str) -> dict[str, Any]:
 
 def stage_name(stage: StageTimeline) -> str:
     """Return the name of a stage: its number, its ranks in the first replica, and its node group where each has its own."""
-    ranks = [rank for part in stage.stage.devices for rank in (part.first, part.first + part.count - 1)]
     group = f"{readable(stage.group)}, " if stage.group else ""
-    return f"{group}stage {stage.number} (ranks {number_range({min(ranks), max(ranks)})})"
+    return f"{group}stage {stage.number} (ranks {ranks_of(stage.stage.devices)})"
 
 
 def _events(pid: int, stage: StageTimeline) -> Iterator[dict[str, Any]]:

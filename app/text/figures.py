@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.predicted import Band
+from meshwright.solver.answer.stage import DeviceRange
+
+MOST_RANGES = 3
+"""Ranges of ranks that are all shown."""
 
 
 def seconds(value: float) -> str:
@@ -70,6 +74,19 @@ def number_range(numbers: Iterable[int]) -> str:
     """``3`` or ``3-7`` for consecutive numbers."""
     ordered = sorted(numbers)
     return str(ordered[0]) if len(ordered) == 1 else f"{ordered[0]}-{ordered[-1]}"
+
+
+def ranks_of(ranges: Iterable[DeviceRange]) -> str:
+    """Ranks in ranges, neighbours joined: "0-15", or of more than three the first two and the last, "0-1, 8-9 ... 56-57"."""
+    joined: list[tuple[int, int]] = []
+    for each in sorted(ranges, key=lambda part: part.first):
+        end = each.first + each.count
+        if joined and joined[-1][1] >= each.first:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((each.first, end))
+    texts = [number_range({first, end - 1}) for first, end in joined]
+    return ", ".join(texts) if len(texts) <= MOST_RANGES else f"{', '.join(texts[:2])} ... {texts[-1]}"
 
 
 def spread(texts: Iterable[str]) -> str:

@@ -78,7 +78,8 @@ def predict_run_with_band(run: Run, constants: Constants | None = None) -> Predi
     kinds = costed.costs.stage_kinds(decision.candidate)
     tables = costed.costs.stage_tables(decision.candidate, decision.sharding, kinds)
     breakdown = time_breakdown(decision, cost, tables)
-    wait_s = unmeasured_wait_s(costed.request.cluster, axes_of(decision.candidate.mesh), breakdown)
+    mesh = decision.candidate.mesh
+    wait_s = unmeasured_wait_s(costed.request.cluster, axes_of(mesh), breakdown, order=mesh.order)
     stage_times_s = [stage.time_s for stage in cost.stages]
     traits = step_traits(costed.request.model, breakdown, stage_times_s, unmeasured_wait_s=wait_s)
     model = ASSUMED_FRAMEWORK if run.reading == UNKNOWN else KNOWN_FRAMEWORK

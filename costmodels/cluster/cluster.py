@@ -6,7 +6,7 @@ Ranks are numbered through the cluster's groups in order, node by node, device b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from meshwright.costmodels.errors import ClusterError
@@ -303,18 +303,28 @@ def group_topology(cluster: Cluster, *, n: int, stride: int, first: int = 0) -> 
         raise ClusterError(
             "rank group is outside the cluster", given=(first, n, stride), allowed=f"{cluster.n_devices} devices"
         )
-    touched = cluster.groups_holding(range(first, first + span, stride))
+    ranks = range(first, first + span, stride)
     first_node, last_node = cluster.node_of(first), cluster.node_of(first + span - 1)
+    is_one_node = first_node == last_node
+    touched = [
+        (group, _ranks_on_a_node(cluster, ranks, group.node.devices_per_node, is_one_node=is_one_node))
+        for group in cluster.groups_holding(ranks)
+    ]
+    return topology_between(cluster, touched, n=n, first_node=first_node, last_node=last_node)
+
+
+def topology_between(
+    cluster: Cluster, touched: Sequence[tuple[NodeGroup, int]], *, n: int, first_node: int, last_node: int
+) -> GroupTopology:
+    """Topology of n ranks from one node to another: the node groups that hold some, each with the ranks on its fullest node."""
     shares = []
-    for group in touched:
-        per_node = group.node.devices_per_node
-        here = _ranks_on_a_node(cluster, range(first, first + span, stride), per_node, is_one_node=first_node == last_node)
-        share = group.node.inter.bytes_per_s / max(1, per_node // here)
+    for group, here in touched:
+        share = group.node.inter.bytes_per_s / max(1, group.node.devices_per_node // here)
         shares.append((share, here, group.node.inter.latency_s, group.node.network))
     inter_bytes_per_s, ranks_per_node, inter_latency_s, network = min(shares, key=lambda share: share[0])
     per_leaf = cluster.nodes_per_leaf or 1
     same_leaf = first_node // per_leaf == last_node // per_leaf
-    slowest_intra = min(touched, key=lambda g: g.node.intra.bytes_per_s)
+    slowest_intra = min((group for group, _ in touched), key=lambda group: group.node.intra.bytes_per_s)
     return GroupTopology(
         n=n,
         ranks_per_node=ranks_per_node,

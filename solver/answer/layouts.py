@@ -1,7 +1,5 @@
-"""The forms of a plan: which devices do what, as one type a form. Consumers match on the type.
-
-Training plans are `Uniform`, `ByGroup` or `Stagewise`; serving plans `Replicas`, `Pools`, `Switched` or `Kinds`.
-"""
+"""The forms of a plan: which devices do what, as one type a form, on which consumers match. Training plans are `Uniform`,
+`ByGroup` or `Stagewise`; serving plans `Replicas`, `Pools`, `Switched` or `Kinds`."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.record_fields import written_as
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
 from meshwright.solver.answer.workers import Workers
-from meshwright.solver.problem.choices import TpOverlap
+from meshwright.solver.problem.choices import RankOrder, TpOverlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +22,7 @@ class WholeSequencePipelines:
     """Equal pipelines, one a replica, that sequences pass whole.
 
     shardings           of operators over tp, the same in all stages; empty where stages differ and say their own
+    rank_order          whether the ranks of a stage or of a replica lie together, where there are several of both
     sequence_parallel   what the ranks of tp do not split over heads or columns, they split over the sequence
     """
 
@@ -34,6 +33,7 @@ class WholeSequencePipelines:
     schedule: str
     microbatch: Microbatch
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    rank_order: RankOrder = RankOrder.PP_OUTERMOST
 
 
 @dataclass(frozen=True, slots=True)

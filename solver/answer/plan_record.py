@@ -35,7 +35,7 @@ from meshwright.solver.answer.predicted import (
 )
 from meshwright.solver.answer.reason import Reason, Suggestion
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
-from meshwright.solver.problem.choices import TpOverlap
+from meshwright.solver.problem.choices import RankOrder, TpOverlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,7 @@ class PlanRecord:
     shardings: tuple[OperatorSharding, ...] = ()
     sequence_parallel: bool = False
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    rank_order: RankOrder = RankOrder.PP_OUTERMOST
     token_slices: tuple[PlanSlice, ...] = ()
     schedule: str | None = None
     microbatch: Microbatch | None = None

@@ -1,7 +1,7 @@
 """Logical mesh axes laid on ranks, and the topology of each axis.
 
-Ranks of a training plan follow Megatron's order, tp innermost, then cp, dp, and pp outermost: a stage is a contiguous
-range of ranks, and the axes that talk most are closest.
+Ranks of a training plan follow one of Megatron's orders: tp innermost, then cp, so that the axes that talk most are closest.
+With dp inside pp a stage is a contiguous range of ranks, with pp inside dp a replica is.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, group_topology
+from meshwright.costmodels.cluster.rank_runs import RankRuns, runs_topology, slowest, unlike_starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class HybridGroups:
 
 def stage_topology(
     cluster: Cluster,
+    ranks: RankRuns,
     *,
-    first: int,
     dp: int,
     tp: int,
     cp: int,
@@ -57,40 +58,47 @@ def stage_topology(
     ulysses: int = 1,
     shard_ranks: Sequence[int] = (),
 ) -> StageTopology:
-    """Topologies of a stage that starts at rank ``first`` and holds dp x cp x tp ranks in Megatron's order.
+    """Topologies of a stage of dp x cp x tp ranks, in Megatron's order.
 
     Ranks that exchange heads are inside those of a ring (its create_hierarchical_groups, sizes from inner to outer). Experts
     are laid out by themselves, the ``expert_tp`` (else tp) ranks of an expert innermost, then ep, then the ranks that share
     experts (megatron.core.parallel_state builds a second generator of ranks for them).
     """
     within = tp if expert_tp is None else expert_tp
-    state = group_topology(cluster, n=dp * cp, stride=tp, first=first)
+
+    def every(stride: int, n: int) -> GroupTopology:
+        return runs_topology(cluster, ranks, n=n, stride=stride)
+
+    state = every(tp, dp * cp)
     return StageTopology(
-        tp=group_topology(cluster, n=tp, stride=1, first=first),
-        cp=group_topology(cluster, n=cp, stride=tp, first=first),
-        heads=group_topology(cluster, n=ulysses, stride=tp, first=first),
-        ring=group_topology(cluster, n=cp // ulysses, stride=tp * ulysses, first=first),
+        tp=every(1, tp),
+        cp=every(tp, cp),
+        heads=every(tp, ulysses),
+        ring=every(tp * ulysses, cp // ulysses),
         state=state,
-        ep=group_topology(cluster, n=ep, stride=within, first=first),
-        expert_state=group_topology(cluster, n=dp * cp * tp // (within * ep), stride=within * ep, first=first),
-        hybrid=tuple(
-            HybridGroups(
-                group_topology(cluster, n=n, stride=tp, first=first),
-                group_topology(cluster, n=dp * cp // n, stride=tp * n, first=first),
-                state,
-            )
-            for n in shard_ranks
-        ),
+        ep=every(within, ep),
+        expert_state=every(within * ep, dp * cp * tp // (within * ep)),
+        hybrid=tuple(HybridGroups(every(tp, n), every(tp * n, dp * cp // n), state) for n in shard_ranks),
     )
 
 
-def stage_borders(cluster: Cluster, position: int, *, pp: int, ranks: int) -> tuple[GroupTopology, ...]:
-    """Links of the stage at a position to the one before and the one behind it, of ``ranks`` each; at an end of the pipeline
-    the only one twice, without a pipeline none."""
+def stage_borders(cluster: Cluster, position: int, *, pp: int, ranks: int, runs: int = 1) -> tuple[GroupTopology, ...]:
+    """Links of the stage at a position to the one before and the one behind it; at an end of the pipeline the only one twice,
+    without a pipeline none. Each stage has ``runs`` runs of ``ranks`` neighbours, all stages before the next run.
+    """
     if pp == 1:
         return ()
     before, behind = max(0, position - 1), min(position, pp - 2)
-    return tuple(_slowest_link(cluster, first=border * ranks, ranks=ranks) for border in (before, behind))
+    return tuple(_border(cluster, RankRuns(border * ranks, ranks, runs, pp * ranks)) for border in (before, behind))
+
+
+def _border(cluster: Cluster, runs: RankRuns) -> GroupTopology:
+    """The slowest link between runs of ranks and their counterparts, as many right behind each."""
+    if runs.count == 1:
+        return _slowest_link(cluster, first=runs.first, ranks=runs.length)
+    # A run and its counterparts lie on nodes as one run of both does.
+    both = RankRuns(runs.first, 2 * runs.length, runs.count, runs.leap)
+    return slowest(_slowest_link(cluster, first=start, ranks=runs.length) for start in unlike_starts(cluster, both))
 
 
 def _slowest_link(cluster: Cluster, *, first: int, ranks: int) -> GroupTopology:
@@ -100,8 +108,7 @@ def _slowest_link(cluster: Cluster, *, first: int, ranks: int) -> GroupTopology:
     """
     starts = (start for start in _group_starts(cluster) if first < start < first + 2 * ranks)
     probed = {first, first + ranks - 1, *(rank for start in starts for rank in (start - ranks, start - 1, start))}
-    links = [group_topology(cluster, n=2, stride=ranks, first=r) for r in sorted(probed) if first <= r < first + ranks]
-    return min(links, key=lambda link: (not link.spans_nodes, link.inter_bytes_per_s, link.intra.bytes_per_s))
+    return slowest(group_topology(cluster, n=2, stride=ranks, first=r) for r in sorted(probed) if first <= r < first + ranks)
 
 
 def _group_starts(cluster: Cluster) -> Iterator[int]:

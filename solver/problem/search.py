@@ -41,6 +41,7 @@ from meshwright.solver.problem.choices import (
     Gradients,
     GroupOrder,
     Launcher,
+    RankOrder,
     Recompute,
     ServingMode,
     Space,
@@ -160,6 +161,7 @@ class Search:
     tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
+    rank_order                   whether ranks of a stage or of a replica lie together; none named: of a stage
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups
@@ -348,6 +350,17 @@ class Search:
             launched=Launched.BY_NONE,
             published=(1,),
             lock=Lock.SCHEDULE,
+            unnamed=Unnamed.DEFAULT,
+        ),
+    ] = ()
+    rank_order: Annotated[
+        tuple[RankOrder, ...],
+        _restriction(
+            "rank_order",
+            Place(Part.PIPELINES, "rank_order"),
+            launched=Launched.BY_RULES,
+            published=(RankOrder.PP_OUTERMOST,),
+            lock=Lock.CHOICES,
             unnamed=Unnamed.DEFAULT,
         ),
     ] = ()

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from meshwright.app.text.bars import bar
 from meshwright.app.text.console import plain
-from meshwright.app.text.figures import axes, gib, number_range, percent, seconds, spread
+from meshwright.app.text.figures import axes, gib, number_range, percent, ranks_of, seconds, spread
 from meshwright.app.text.memory import memory_kinds
 from meshwright.solver.answer.stage import Stage
 
@@ -32,7 +32,7 @@ def stage_table(stages: Sequence[Stage], *, step: str) -> Table:
         table.add_row(
             number_range(number for number, _ in run),
             _layers(first) + (" each" if len(run) > 1 else ""),
-            _ranks(first, alike[-1]),
+            ranks_of(devices for stage in alike for devices in stage.devices),
             *([axes(first.axes)] if differ else []),
             recompute(first),
             str(first.zero_stage),
@@ -81,11 +81,6 @@ def _counts(stage: Stage) -> dict[str, int]:
     for span in stage.blocks:
         counts[span.block] = counts.get(span.block, 0) + span.count
     return counts
-
-
-def _ranks(first: Stage, last: Stage) -> str:
-    end = max(part.first + part.count for part in last.devices) - 1
-    return number_range({min(part.first for part in first.devices), end})
 
 
 def _fullness(stage: Stage) -> float:

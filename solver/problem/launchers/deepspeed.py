@@ -15,6 +15,7 @@ LAUNCHER = Trainer(
     sequence_parallel=False,
     replicates_kv_heads=False,
     ties_across_stages=True,
+    # PipelineModule's own grid has pipe outermost, as PipeModelDataParallelTopology has (axes pipe, data, model).
     schedules=frozenset(names_in(PipelineRuntime.DEEPSPEED)),
     # Layers of a PipelineModule may pass tuples of tensors on.
     passes_branches=True,

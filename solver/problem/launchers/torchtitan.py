@@ -19,6 +19,7 @@ LAUNCHER = Trainer(
     sequence_parallel=True,
     replicates_kv_heads=False,
     ties_across_stages=False,
+    # Its device mesh has pp outermost (ParallelDims), so rank_orders stay at that.
     schedules=frozenset(names_in(PipelineRuntime.PYTORCH)),
     # A PipelineStage's outputs may be a tuple of tensors.
     passes_branches=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
+from meshwright.costmodels.cluster.rank_runs import groups_of_runs
 from meshwright.costmodels.model.dims import EXPERTS, TOP_K
 from meshwright.costmodels.model.expert_routing import expert_placement
 from meshwright.costmodels.model.implementation import Implementation
@@ -41,15 +42,23 @@ class CandidateSettings(BlockCosts):
 
     def _stage_kinds(self, mesh: Mesh, shard_ranks: tuple[int, ...]) -> tuple[StageKind, ...]:
         cluster = self.request.cluster
-        kinds = []
+        per_node = cluster.groups[0].node.devices_per_node
+        # Equal nodes, one network between all.
+        alike = len(cluster.groups) == 1 and (cluster.nodes_per_leaf is None or cluster.oversubscription == 1.0)
+        known: dict[tuple[int, bool, bool], StageKind] = {}
+        kinds: list[StageKind] = []
         for position in range(mesh.pp):
-            first = position * mesh.stage_devices
-            groups = cluster.groups_spanned(first, mesh.stage_devices)
+            ranks = mesh.ranks_of_stage(position)
+            on_nodes = (ranks.first % per_node, position == 0, position == mesh.pp - 1)
+            if alike and on_nodes in known:
+                kinds.append(known[on_nodes])
+                continue
+            groups = groups_of_runs(cluster, ranks)
             devices = tuple(dict.fromkeys(group.node.device.name for group in groups))
             by_name = {group.node.device.name: group.node.device for group in groups}
             topology = stage_topology(
                 cluster,
-                first=first,
+                ranks,
                 dp=mesh.dp,
                 tp=mesh.tp,
                 cp=mesh.cp,
@@ -61,12 +70,12 @@ class CandidateSettings(BlockCosts):
             kind = StageKind(
                 tuple(by_name[name] for name in devices),
                 topology,
-                stage_borders(cluster, position, pp=mesh.pp, ranks=mesh.stage_devices),
+                stage_borders(cluster, position, pp=mesh.pp, ranks=ranks.length, runs=ranks.count),
             )
-            kinds.append(self._kinds.setdefault(kind, kind))
-            whole_nodes = len(cluster.groups) == 1 and mesh.stage_devices % groups[0].node.devices_per_node == 0
-            if whole_nodes and (cluster.nodes_per_leaf is None or cluster.oversubscription == 1.0):
-                # Equal nodes, whole nodes a stage, one network between all: every position is like the first.
+            known[on_nodes] = self._kinds.setdefault(kind, kind)
+            kinds.append(known[on_nodes])
+            if alike and ranks.length % per_node == 0:
+                # Whole nodes a run of ranks: every position is like the first.
                 return tuple(kinds * mesh.pp)
         return tuple(kinds)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from meshwright.costmodels.cluster.cluster import Cluster, Device
 from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
+from meshwright.costmodels.cluster.rank_runs import RankRuns
 from meshwright.solver.training.costs.breakdown import rank_breakdown
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost
 from meshwright.solver.training.costs.stage_table import StageTable
@@ -13,14 +14,14 @@ from meshwright.solver.training.costs.stage_table import StageTable
 
 def step_energy_j(cluster: Cluster, decision: Decision, cost: DecisionCost, tables: Sequence[StageTable]) -> float:
     """Joules that the plan's devices take in a step; those that it leaves unused are not counted."""
-    per_rank = decision.candidate.mesh.stage_devices
+    mesh = decision.candidate.mesh
     total = 0.0
     for rank in range(len(cost.stages)):
         parts = rank_breakdown(decision, cost, tables, rank)
         computing_s = parts.compute_s + parts.recompute_s + parts.optimizer_s
         communicating_s = cost.step_time_s - computing_s - parts.bubble_s
         busy = BusyTime(computing_s, max(0.0, communicating_s), cost.step_time_s)
-        devices = devices_of(cluster, first=rank * per_rank, count=per_rank)
+        devices = devices_of_runs(cluster, mesh.ranks_of_stage(rank))
         total += sum(number * device_energy_j(device, busy) for device, number in devices)
     return total
 
@@ -38,6 +39,18 @@ def devices_of(cluster: Cluster, *, first: int, count: int) -> list[tuple[Device
         if number > 0:
             found.append((group.node.device, number))
         start += group.n_devices
+    return found
+
+
+def devices_of_runs(cluster: Cluster, runs: RankRuns) -> list[tuple[Device, int]]:
+    """Devices of runs of ranks, with how many of each node group's there are."""
+    found, start = [], 0
+    for group in cluster.groups:
+        end = start + group.n_devices
+        number = sum(max(0, min(first + runs.length, end) - max(first, start)) for first in runs.starts)
+        if number:
+            found.append((group.node.device, number))
+        start = end
     return found
 
 

@@ -6,24 +6,26 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.network_use import networks_between
 from meshwright.solver.answer.predicted import TimeBreakdown
+from meshwright.solver.problem.choices import RankOrder
 
 
-def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown) -> float:
+def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *, order: RankOrder) -> float:
     """Seconds of a step that devices wait for networks between nodes, times the widest spread among those of the cluster that
-    nobody measured; 0 where all were measured. Ranks are in Megatron's order, so that an axis leaves a node where it and the
-    axes inside it have more ranks than the smallest node."""
+    nobody measured; 0 where all were measured. An axis leaves a node where it and the axes inside it have more ranks than the
+    smallest node."""
     spread = widest_spread(cluster)
     if spread == 0.0:
         return 0.0
     per_node = min(group.node.devices_per_node for group in cluster.groups)
     experts = (axes.etp or axes.tp) * axes.ep
-    stage = axes.tp * axes.cp * axes.dp
+    run, everything = axes.tp * axes.cp, axes.tp * axes.cp * axes.dp * axes.pp
+    outermost = order is RankOrder.DP_OUTERMOST
     sent = (
         (axes.tp, breakdown.tp_comm_s),
-        (axes.tp * axes.cp, breakdown.cp_comm_s),
-        (experts, breakdown.ep_comm_s),
-        (stage, breakdown.dp_comm_s),
-        (stage * axes.pp, breakdown.pp_comm_s),
+        (run, breakdown.cp_comm_s),
+        (everything if outermost and experts > run else experts, breakdown.ep_comm_s),
+        (everything if outermost else run * axes.dp, breakdown.dp_comm_s),
+        (run * axes.pp if outermost else everything, breakdown.pp_comm_s),
     )
     return spread * sum(seconds for ranks, seconds in sent if ranks > per_node)
 

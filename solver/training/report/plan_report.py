@@ -124,7 +124,7 @@ def decided_plan(
     stages = tuple(
         Stage(
             blocks=tuple(blocks for span in spans for blocks in _layer_spans(costs.model.layers, span)),
-            devices=(DeviceRange(position * mesh.stage_devices, mesh.stage_devices),),
+            devices=tuple(DeviceRange(first, mesh.run_devices) for first in mesh.ranks_of_stage(position).starts),
             axes=axes_of(mesh),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
@@ -167,7 +167,7 @@ def decided_plan(
                     request.model,
                     breakdown,
                     [stage.time_s for stage in cost.stages],
-                    unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown),
+                    unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown, order=mesh.order),
                 ),
                 step_time_s=cost.step_time_s,
                 tokens_per_s=tokens_per_s,
@@ -183,6 +183,7 @@ def decided_plan(
                 schedule=candidate.pipelining.schedule.value,
                 microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
                 tp_overlap=candidate.tp_overlap,
+                rank_order=mesh.order,
                 token_slices=_token_slices(candidate, tables[0]),
             ),
             Placement(optimizer=candidate.optimizer, breakdown=breakdown),

@@ -19,7 +19,7 @@ from meshwright.costmodels.pipeline import n_copies
 from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import devices_of, step_energy_j
+from meshwright.solver.training.costs.energy import devices_of_runs, step_energy_j
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost
 from meshwright.solver.training.costs.stage_table import FloatArray, StageTable
 from meshwright.solver.training.search.bounds import Member, family_bound_s, launch_bound_s, member_bound_s
@@ -125,11 +125,10 @@ class LeastEnergy:
 
     def _active_w(self, candidate: Candidate) -> list[float]:
         """For each pipeline rank, what its devices take at full load beyond idling."""
-        per_rank = candidate.mesh.stage_devices
         return [
             sum(
                 number * (device.power_w - device.idle_power_w)
-                for device, number in devices_of(self._cluster, first=rank * per_rank, count=per_rank)
+                for device, number in devices_of_runs(self._cluster, candidate.mesh.ranks_of_stage(rank))
             )
             for rank in range(candidate.mesh.pp)
         ]

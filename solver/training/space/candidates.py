@@ -12,7 +12,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
-from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.choices import Gradients, Launcher, RankOrder, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.launchers.trainer import Trainer
@@ -84,7 +84,9 @@ class Candidate:
         state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
         forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
-        return (*split, self.microbatch, *state, self.boundary.dim or "", *forms, self.recompute_layers or 0)
+        # Ranks in the order that launchers have unless told otherwise come first, whatever the degrees.
+        order = list(RankOrder).index(mesh.order)
+        return (order, *split, self.microbatch, *state, self.boundary.dim or "", *forms, self.recompute_layers or 0)
 
 
 class RecomputedLayers(Enum):
@@ -251,6 +253,8 @@ def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) ->
         and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
         and (not mesh.spreads_experts or rules.expert_parallel)
         and (boundary.dim is None or rules.sequence_parallel)
+        and mesh.order in rules.rank_orders
+        and (mesh.order is RankOrder.PP_OUTERMOST or mesh.expert_dp == mesh.dp or not rules.one_dp_outermost)
         and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and numbers_of_experts(model))
         and (rules.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
         and (rules.ties_across_stages or mesh.pp == 1 or not model.tied_weights())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.cluster.rank_runs import RankRuns
 from meshwright.costmodels.model.expert_parallel import expert_dims
 from meshwright.costmodels.model.implementation import ScanOverRanks
-from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.choices import RankOrder, Space
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
@@ -27,7 +28,8 @@ from meshwright.solver.training.space.state_places import (
 class Mesh:
     """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them; of the cp ranks of a
     sequence ``ulysses`` exchange tokens for heads. ``etp`` ranks share an expert: as many as tp where it is None, or one, which
-    holds whole experts and then exchanges tokens with ep of all dp x cp x tp ranks."""
+    holds whole experts and then exchanges tokens with ep of all dp x cp x tp ranks. ``order`` says which ranks lie together; it
+    is the first of `RankOrder` where there is one stage or one replica, whose ranks are the same in all orders."""
 
     dp: int
     tp: int
@@ -36,6 +38,7 @@ class Mesh:
     ep: int = 1
     ulysses: int = 1
     etp: int | None = None
+    order: RankOrder = RankOrder.PP_OUTERMOST
 
     @property
     def expert_tp(self) -> int:
@@ -46,6 +49,11 @@ class Mesh:
     def expert_places(self) -> int:
         """Places of a stage where experts can lie, each of ``expert_tp`` ranks."""
         return self.stage_devices // self.expert_tp
+
+    @property
+    def expert_dp(self) -> int:
+        """Ranks that hold the same experts; of a dense model those that a launcher would have of them."""
+        return self.expert_places // self.ep
 
     @property
     def spreads_experts(self) -> bool:
@@ -61,6 +69,16 @@ class Mesh:
     def stage_devices(self) -> int:
         """Devices of one stage."""
         return self.dp * self.tp * self.cp
+
+    @property
+    def run_devices(self) -> int:
+        """Devices of one stage that are neighbours: all, or those of one replica."""
+        return self.stage_devices if self.order is RankOrder.PP_OUTERMOST else self.tp * self.cp
+
+    def ranks_of_stage(self, position: int) -> RankRuns:
+        """Where the devices of the stage at a position lie."""
+        each = self.run_devices
+        return RankRuns(position * each, each, self.stage_devices // each, self.pp * each)
 
 
 def meshes(request: TrainingRequest) -> Iterator[Mesh]:
@@ -87,7 +105,14 @@ def meshes(request: TrainingRequest) -> Iterator[Mesh]:
                         mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses, etp=etp)
                         exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
                         if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
-                            yield mesh
+                            yield from (replace(mesh, order=order) for order in rank_orders(search, pp=pp, dp=dp))
+
+
+def rank_orders(search: Search, *, pp: int, dp: int) -> tuple[RankOrder, ...]:
+    """Rank orders that a search has of meshes of these degrees, one of those that are the same."""
+    if pp == 1 or dp == 1:
+        return (RankOrder.PP_OUTERMOST,)
+    return tuple(order for order in RankOrder if order in (search.rank_order or (RankOrder.PP_OUTERMOST,)))
 
 
 def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:

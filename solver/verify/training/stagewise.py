@@ -55,6 +55,10 @@ def _asked_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
         yield Violation(Rule.SEARCH, "plan.stages", "stages with shardings of their own, which the request does not ask for")
     if not request.model.is_chain:
         yield Violation(Rule.SEARCH, "plan.stages", "stages that differ, of a model that branches")
+    if plan.rank_order.value != "pp-outermost":
+        yield Violation(
+            Rule.DEVICES, "plan.rank_order", f"{plan.rank_order.value}; stages that differ lie one behind the other"
+        )
     if plan.tp_overlap is not TpOverlap.EXPOSED:
         yield Violation(Rule.SEARCH, "plan.tp_overlap", "chunked products of stages that differ, which are not searched")
     if plan.schedule != "1f1b" or len(plan.stages) < 2:

@@ -14,7 +14,7 @@ from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print
 from meshwright.app.cli.pages.stages import folded
 from meshwright.app.text.bars import bar
 from meshwright.app.text.certificate import certificate_in_words
-from meshwright.app.text.figures import axes, band, gib, number_range, percent, seconds, significant, spread
+from meshwright.app.text.figures import axes, band, gib, number_range, percent, ranks_of, seconds, significant, spread
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
@@ -22,7 +22,7 @@ from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, Worker
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import ReplicaPool, ReplicaShares
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Band, Certificate, Predicted, Status
-from meshwright.solver.answer.stage import LayerSpan
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan
 from meshwright.solver.problem.choices import Launcher, Objective
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.fakes import feasible_plan, infeasible_plan, stage_memory
@@ -44,6 +44,14 @@ def uneven_plan(request: PlanRequest) -> Plan:
     stages[0] = replace(stages[0], blocks=(LayerSpan("embedding", 0, 1), LayerSpan("layer", 1, 7)), memory=stage_memory(70))
     stages[-1] = replace(stages[-1], blocks=(LayerSpan("layer", 1, 7), LayerSpan("head", 8, 1)), time_s=0.3)
     return with_fields(plan, stages=tuple(stages))
+
+
+def test_ranks_of_a_stage_in_several_replicas_are_told_shortly() -> None:
+    runs = [DeviceRange(8 * replica, 2) for replica in range(8)]
+    assert ranks_of(runs[:1]) == "0-1"
+    assert ranks_of([DeviceRange(4, 4), DeviceRange(0, 4)]) == "0-7"
+    assert ranks_of(runs[:3]) == "0-1, 8-9, 16-17"
+    assert ranks_of(runs) == "0-1, 8-9 ... 56-57"
 
 
 def test_equal_stages_are_one_line() -> None:

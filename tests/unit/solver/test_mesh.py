@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topology
+from meshwright.costmodels.cluster.rank_runs import RankRuns
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.blocks.mesh import stage_topology
 
 
 def test_axes_of_a_stage_see_what_their_ranks_share() -> None:
     cluster = Cluster((NodeGroup("pool", node_type("dgx-h100"), 8),))
-    topology = stage_topology(cluster, first=0, dp=4, tp=4, cp=2)
+    topology = stage_topology(cluster, RankRuns(0, 32), dp=4, tp=4, cp=2)
     assert not topology.tp.spans_nodes
     assert not topology.ring.spans_nodes
     # dp x cp: 8 ranks, 2 on each node; the 4 tp peers of a rank share the node's network with it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology, part_of_node
 from meshwright.solver.answer.stage import DeviceRange
-from meshwright.solver.problem.choices import BatchShares, GroupOrder, StageDegrees
+from meshwright.solver.problem.choices import BatchShares, GroupOrder, RankOrder, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 
@@ -53,6 +53,7 @@ def sized_request(request: TrainingRequest, group: NodeGroup, size: int, *, pp: 
         batch_shares=BatchShares.EVEN,
         group_order=GroupOrder.GIVEN,
         idle_groups=(),
+        rank_order=(RankOrder.PP_OUTERMOST,),
     )
     nodes = replace(group, node=part_of_node(group.node, used), nodes=pp * size // used)
     return replace(request, cluster=replace(request.cluster, groups=(nodes,), nodes_per_leaf=None), search=search)

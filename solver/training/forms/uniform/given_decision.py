@@ -7,6 +7,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.problem.choices import RankOrder
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision
@@ -32,7 +33,17 @@ def decision_of(
     if not pipelines.stages:
         raise PlanFileError("this is not a plan with training stages", given="0 stages")
     workload, axes = request.workload, pipelines.axes
-    mesh = Mesh(dp=axes.dp, tp=axes.tp, pp=axes.pp, cp=axes.cp, ep=axes.ep, ulysses=axes.ulysses, etp=axes.etp)
+    several = axes.pp > 1 and axes.dp > 1
+    mesh = Mesh(
+        dp=axes.dp,
+        tp=axes.tp,
+        pp=axes.pp,
+        cp=axes.cp,
+        ep=axes.ep,
+        ulysses=axes.ulysses,
+        etp=axes.etp,
+        order=pipelines.rank_order if several else RankOrder.PP_OUTERMOST,
+    )
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
             "the plan needs more devices than the cluster has",

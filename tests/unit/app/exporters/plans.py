@@ -19,7 +19,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
-from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
@@ -48,6 +48,7 @@ def training(
     zero_stage: int = 0,
     sequence_parallel: bool = False,
     tp_overlap: TpOverlap = TpOverlap.EXPOSED,
+    rank_order: RankOrder = RankOrder.PP_OUTERMOST,
     recompute: Sequence[Recompute] = (Recompute.NONE,),
     devices_per_node: int = 8,
     graph: ModelGraph | None = None,
@@ -59,6 +60,9 @@ def training(
     axes = Axes(dp=dp, tp=tp, pp=pp, cp=cp)
     decoder = len(graph.layers) - 2
     stages = _stages(graph, layers or _even(decoder, pp), axes, zero_stage, recompute)
+    if rank_order is RankOrder.DP_OUTERMOST:
+        runs = [tuple(DeviceRange((replica * pp + i) * tp * cp, tp * cp) for replica in range(dp)) for i in range(pp)]
+        stages = tuple(replace(stage, devices=devices) for stage, devices in zip(stages, runs, strict=True))
     plan = plan_of(
         PlanRecord(
             kind="training",
@@ -74,6 +78,7 @@ def training(
             shardings=_shardings(graph, tp, sequence_parallel),
             sequence_parallel=sequence_parallel,
             tp_overlap=tp_overlap,
+            rank_order=rank_order,
             schedule="1f1b",
             microbatch=Microbatch(microbatch, GLOBAL_BATCH // (dp * microbatch)),
             breakdown=TimeBreakdown(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),

@@ -17,7 +17,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.choices import RankOrder, Recompute, TpOverlap
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.training.planner import plan_training
 from tests.support.flat_plans import flat, with_fields
@@ -101,6 +101,7 @@ def test_recompute_is_left_to_the_script_but_not_in_silence() -> None:
         ({"dp": 4, "cp": 2}, "no ring context parallelism"),
         ({"dp": 4, "tp": 2, "sequence_parallel": True}, "can't split norms"),
         ({"tp": 2, "sequence_parallel": True, "tp_overlap": TpOverlap.CHUNKED}, "it cuts no products into chunks"),
+        ({"dp": 2, "pp": 2, "rank_order": RankOrder.DP_OUTERMOST}, "it has pp outermost alone"),
         ({"tp": 16}, "8 key/value heads do not divide by tp 16"),
     ],
 )

@@ -18,7 +18,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.choices import RankOrder, Recompute, TpOverlap
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
@@ -114,6 +114,14 @@ def test_chunked_products_are_userbuffers_with_serial_launches() -> None:
     assert "--tp-comm-overlap" in flags(chunked)
     assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in chunked.command
     assert "--tp-comm-overlap" not in flags(plain)
+
+
+def test_replicas_of_neighbours_are_a_mapping_that_asks_for_one_dp() -> None:
+    mapped, usual = (export(*training(dp=4, tp=2, pp=2, rank_order=order), "megatron-lm") for order in reversed(RankOrder))
+    assert "--use-tp-pp-dp-mapping" in flags(mapped)
+    assert "--use-tp-pp-dp-mapping" not in flags(usual)
+    with pytest.raises(ExportError, match="dp outermost with dp 2, 4 of experts"):
+        export(*training(dp=2, cp=2, pp=2, rank_order=RankOrder.DP_OUTERMOST), "megatron-lm")
 
 
 def test_stages_without_layers_keep_their_place_in_the_layout() -> None:
@@ -269,6 +277,7 @@ def test_megatron_core_builds_the_parameters_that_the_plan_counts() -> None:
         training(dp=2, tp=2, pp=4, cp=2, layers=[7, 9, 9, 7], zero_stage=1, recompute=(Recompute.FULL,)),
         training("qwen3-8b", tp=4, dp=2, sequence_parallel=True, tp_overlap=TpOverlap.CHUNKED),
         training("gpt2-xl", dp=2, pp=2, seq_len=1024),
+        training(dp=2, tp=2, pp=2, layers=[15, 17], rank_order=RankOrder.DP_OUTERMOST),
         training("llama-3.1-70b", tp=8, pp=2, layers=[41, 39]),
     ]
     answers = ask("megatron.core", "megatron_core.py", [question(*plan) for plan in plans])

@@ -15,7 +15,7 @@ from meshwright.costmodels.memory.offload import Offload
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.choices import RankOrder, Recompute, TpOverlap
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, flags, interleaved, training
@@ -95,6 +95,7 @@ def test_fine_grained_recompute_is_refused() -> None:
 @pytest.mark.parametrize(
     ("layout", "reason"),
     [
+        ({"dp": 2, "pp": 2, "rank_order": RankOrder.DP_OUTERMOST}, "it has pp outermost alone"),
         ({"tp": 16}, "8 key/value heads do not divide by tp 16"),
         ({"name": "seed-llama-7b", "dp": 4}, "no configuration of this model"),
         ({"optimizer": Optimizer.MUON}, "AdamW"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.choices import Gradients, Launcher, RankOrder, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -96,13 +96,15 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in named]:
                         places = list(every_place(request, zero if dp * cp > 1 else None, m))
                         experts = every_expert_mesh(request, dp * cp, tp)
-                        inner = itertools.product(experts, every_ulysses(request, tp, cp), places)
-                        for (ep, etp), ulysses, place in inner:
+                        inner = itertools.product(experts, every_ulysses(request, tp, cp), list(RankOrder), places)
+                        for (ep, etp), ulysses, order, place in inner:
+                            if not has_order(request, order, pp=pp, dp=dp, same_dp=(etp or tp) * ep == tp * cp):
+                                continue
                             alike = ep == 1 and etp is None
                             for shards in every_shard_ranks(request, dp * cp, cp, zero if alike else None):
                                 if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
                                     continue
-                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp)
+                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, order)
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 for way in every_tp_overlap(request, outer):
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
@@ -111,6 +113,15 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                                     yield found
                                     if choice == some_from:
                                         yield from every_number_of_layers(request, found)
+
+
+def has_order(request: TrainingRequest, order: RankOrder, *, pp: int, dp: int, same_dp: bool) -> bool:
+    """Return True if ranks may lie in an order that is another than the usual one, where there are several of both axes."""
+    search = request.search
+    if pp == 1 or dp == 1:
+        return order is RankOrder.PP_OUTERMOST
+    by_launcher = search.space is Space.FREE or (search.launcher == "megatron-lm" and same_dp)
+    return order in (search.rank_order or (RankOrder.PP_OUTERMOST,)) and (order is RankOrder.PP_OUTERMOST or by_launcher)
 
 
 def every_number_of_layers(request: TrainingRequest, whole: Candidate) -> Iterator[Candidate]:

@@ -12,7 +12,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_no
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.problem.choice import TRAINING, Launched, Unnamed
-from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
+from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, RankOrder, Recompute, Space, StageDegrees
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -56,6 +56,7 @@ OPENED_HERE = frozenset(
         "token_slices",
         "group_order",
         "idle_groups",
+        "rank_order",
         "batch_shares",
         "stage_degrees",
     }
@@ -110,6 +111,8 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
         by_group = rng.random() < 0.45
         request = _shared_by_group(request, rng) if by_group else request
         request = _of_stages(request, rng) if not by_group or rng.random() < 0.2 else request
+    if np.random.default_rng([seed, 7]).random() < 0.3:
+        request = replace(request, search=replace(request.search, rank_order=tuple(RankOrder)))
     return _opened_by_type(request, seed)
 
 

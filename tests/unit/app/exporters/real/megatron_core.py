@@ -38,6 +38,7 @@ SCRIPT_FLAGS = {
     "ckpt-format",
     "no-gradient-accumulation-fusion",
     "grad-reduce-in-bf16",
+    "use-tp-pp-dp-mapping",
 }
 # Renamed by core_transformer_config_from_args.
 RENAMED = {"num-query-groups": "num_query_groups"}
@@ -84,10 +85,14 @@ def check(case):
     tp, pp = config["tensor_model_parallel_size"], config["pipeline_model_parallel_size"]
     multiple = int(flags["make-vocab-size-divisible-by"][0]) * tp
     vocab = -(-(int(flags["vocab-size"][0]) + 1) // multiple) * multiple
+    # As megatron/training/initialize.py names it.
+    order = "tp-cp-ep-pp-dp" if "use-tp-pp-dp-mapping" in flags else "tp-cp-ep-dp-pp"
     counts = []
     for rank in case["ranks"]:
         dist.init_process_group("fake", rank=rank, world_size=case["world"], store=FakeStore())
-        parallel_state.initialize_model_parallel(tp, pp, context_parallel_size=cp, create_gloo_process_groups=False)
+        parallel_state.initialize_model_parallel(
+            *(tp, pp), context_parallel_size=cp, order=order, create_gloo_process_groups=False
+        )
         try:
             model_config = TransformerConfig(**config)
             with torch.device("meta"):
