@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from meshwright.app.explaining.explanation import Better, Explanation
 from meshwright.app.explaining.flag_differences import differences
-from meshwright.app.explaining.question import Question, served_question
+from meshwright.app.explaining.question import Question, question_of
 from meshwright.app.explaining.reading import EXAMPLE, read_command
 from meshwright.app.explaining.server_plan import server_plan, with_memory_share
 from meshwright.app.explaining.serving_rules import broken_rules
-from meshwright.app.explaining.stated import StatedServer
+from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
+from meshwright.app.explaining.training_plan import broken_rules as broken_training_rules
+from meshwright.app.explaining.training_plan import training_plan
 from meshwright.app.exporters import export
-from meshwright.app.launch_flags.flag import words_of
 from meshwright.app.launch_flags.serving import degrees
 from meshwright.app.solving import predict_here
 from meshwright.app.ways_in.one_line import OneLine
@@ -22,7 +22,7 @@ from meshwright.costmodels.errors import ExportError, InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
 
 __all__ = ["EXAMPLE", "Asked", "asked_of", "explained", "with_better"]
 
@@ -38,7 +38,7 @@ class Asked:
     """A command that was read, and the request that it is measured against."""
 
     text: str
-    stated: StatedServer
+    stated: Stated
     question: Question
     request: PlanRequest
 
@@ -49,21 +49,38 @@ def asked_of(text: str, line: OneLine, resolve: Resolve) -> Asked:
     ``resolve`` makes a request of a document.
     """
     stated = read_command(text)
-    question = served_question(stated, line)
+    question = question_of(stated, line)
     return Asked(text, stated, question, resolve(question.document))
 
 
 def explained(asked: Asked) -> Explanation:
     """Return what a command does; raises InvalidInputError for a layout that no plan has."""
     request, stated = asked.request, asked.stated
-    assert isinstance(request, ServingRequest), "the command of a server asks a serving request"
     found = Explanation(
         launcher=stated.launcher,
-        command=shlex.join(words_of(asked.text)),
+        command=asked.text,
         request=request,
         given=stated.given,
         notes=asked.question.notes,
     )
+    if isinstance(stated, StatedTraining):
+        assert isinstance(request, TrainingRequest), "a training command asks a training request"
+        return _trained(found, request, stated)
+    assert isinstance(request, ServingRequest), "the command of a server asks a serving request"
+    return _served(found, request, stated)
+
+
+def _trained(found: Explanation, request: TrainingRequest, stated: StatedTraining) -> Explanation:
+    problems = broken_training_rules(request, stated)
+    if problems:
+        return replace(found, problems=problems)
+    plan = training_plan(request, stated)
+    predicted = predict_here(replace(request, slo=Slo()), plan)
+    judged = predicted if request.slo == Slo() else predict_here(request, plan)
+    return replace(found, plan=predicted, reason=predicted.reason or judged.reason)
+
+
+def _served(found: Explanation, request: ServingRequest, stated: StatedServer) -> Explanation:
     try:
         of_server = degrees(stated.flags, request.search.engine, experts=EXPERTS in request.model.dims)
     except InvalidInputError as error:

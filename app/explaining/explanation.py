@@ -51,9 +51,9 @@ class Better:
 class Explanation:
     """The answer to a launch command.
 
-    command    its words, quoted for a shell
+    command    its text, or that of the script around it
     problems   rules of the launcher that it breaks
-    plan       the plan that it stands for, with figures at the asked load; None where it does not start or fit
+    plan       the plan that it stands for, with figures at the asked load; None where it does not start, or of a server fit
     most       serving: the same at the highest rate that it keeps its targets at; None where it keeps them at none
     reason     why it does not fit, or misses
     better     the best plan of the launcher where it is better; ``searched`` says whether one was looked for
@@ -76,9 +76,9 @@ class Explanation:
         """The answer in a word."""
         if self.problems:
             return Verdict.DOES_NOT_START
-        if self.plan is None:
-            return Verdict.DOES_NOT_FIT if self.reason is None or self.reason.unit == "bytes" else Verdict.MISSES
-        return Verdict.RUNS if self.reason is None else Verdict.MISSES
+        if self.reason is None:
+            return Verdict.RUNS
+        return Verdict.DOES_NOT_FIT if self.reason.unit == "bytes" else Verdict.MISSES
 
     def with_better(self, better: Better | None) -> Explanation:
         """Return the explanation after the search for a better plan."""

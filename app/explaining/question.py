@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.app.catalog import model, model_names
 from meshwright.app.catalog.huggingface_ids import catalogue_name_in_words
-from meshwright.app.explaining.stated import StatedServer
+from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
 from meshwright.app.validation.serving.checkpoints import OWN_PRECISION, checkpoint
 from meshwright.app.ways_in.one_line import OneLine, Task, request_of_line
 from meshwright.costmodels.errors import InvalidInputError
@@ -27,6 +27,35 @@ class Question:
 
     document: dict[str, Any]
     notes: tuple[str, ...]
+
+
+def question_of(stated: Stated, line: OneLine) -> Question:
+    """Return the request of a command; raises InvalidInputError for what neither the command nor options say."""
+    if isinstance(stated, StatedServer):
+        return served_question(stated, line)
+    return trained_question(stated, line)
+
+
+def trained_question(stated: StatedTraining, line: OneLine) -> Question:
+    """Return the request of a training command. Options take the place of what the command says.
+
+    Raises InvalidInputError for what neither says.
+    """
+    _require_own_launcher(stated, line)
+    batch = line.batch or (None if stated.global_batch is None else str(stated.global_batch))
+    seq = line.seq or (None if stated.seq_len is None else str(stated.seq_len))
+    line = replace(line, task=Task.TRAIN, launcher=stated.launcher.value, batch=batch, seq=seq)
+    notes: tuple[str, ...] = ()
+    if stated.config is not None and not line.model:
+        source = {"config": dict(stated.config), "name": stated.config["model_type"]}
+        document = request_of_line(line, source=source)
+    else:
+        named, notes = named_model(line.model or stated.model)
+        document = request_of_line(replace(line, model=named))
+    work = document["workload"]
+    given = {} if line.precision is None else {"precision": line.precision}
+    document["workload"] = work | dict(stated.workload) | given
+    return Question(document, (*stated.notes, *notes))
 
 
 def served_question(stated: StatedServer, line: OneLine) -> Question:
@@ -60,7 +89,7 @@ def named_model(text: str | None) -> tuple[str, tuple[str, ...]]:
     """Return the model that a command names, as a request would, and what was taken for granted."""
     if not text or "$" in text:
         raise InvalidInputError(
-            "the command names no model" if not text else "the command's model is a variable of a shell",
+            "the command does not say its model" if not text else "the command's model is a variable of a shell",
             given=text,
             allowed="a catalogue name, an id of the Hugging Face Hub, a checkpoint's folder, a config.json",
             remedy="name it: --model Qwen/Qwen3-8B",
@@ -71,7 +100,7 @@ def named_model(text: str | None) -> tuple[str, tuple[str, ...]]:
     return known, (f"{text} has the shape of the catalogue's {known}",)
 
 
-def _require_own_launcher(stated: StatedServer, line: OneLine) -> None:
+def _require_own_launcher(stated: Stated, line: OneLine) -> None:
     if line.launcher not in (None, stated.launcher.value):
         raise InvalidInputError("the command starts another launcher", given=line.launcher, allowed=stated.launcher.value)
 

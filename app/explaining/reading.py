@@ -1,23 +1,28 @@
 """The launcher of a command, found by the words that start it; what stands before them wraps it, what follows are its flags.
 
-A command is a stranger's text: it is split into words, never run, and nothing that it names is opened.
+A command, or a script around one, is a stranger's text: it is split into words, never run, and nothing that it names is opened.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
-from meshwright.app.explaining.stated import StatedServer
-from meshwright.app.launch_flags.flag import words_of
+from meshwright.app.explaining.megatron_lm import read_megatron
+from meshwright.app.explaining.script import read_script
+from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
 from meshwright.app.launch_flags.serving import TABLES, LaunchFlags
+from meshwright.app.launch_flags.torchrun import TORCHRUN
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import SERVERS
 
-_ENDS = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "2>", "2>&1", "<"))
-"""Words of a shell that end a command."""
+_NO_LAUNCHERS = frozenset(
+    ("if", "elif", "while", "until", "for", "case", "[", "[[", "test", "echo", "printf", "cat", "ls", "cp", "cd")
+)
+"""First words of commands that name a launcher's file without starting it."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 
 
@@ -25,6 +30,7 @@ _STARTS: Mapping[Launcher, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
         Launcher.VLLM: (("vllm", "serve"), ("vllm.entrypoints.openai.api_server",)),
         Launcher.SGLANG: (("sglang.launch_server",), ("sglang", "serve")),
+        Launcher.MEGATRON_LM: (("pretrain_gpt.py",),),
     }
 )
 """The words that start each launcher."""
@@ -32,21 +38,30 @@ _STARTS: Mapping[Launcher, tuple[tuple[str, ...], ...]] = MappingProxyType(
 EXAMPLE = "meshwright explain --gpus 8xH100 --isl 2000 --osl 300 --rate 4 -- vllm serve Qwen/Qwen3-8B -tp 4"
 
 
-def read_command(text: str) -> StatedServer:
+def read_command(text: str) -> Stated:
     """Return what a launch command states; raises InvalidInputError for one of no launcher that is known, or one that can't
     be read."""
-    words = words_of(text)
-    for launcher, starts in _STARTS.items():
-        for start in starts:
-            place = _place_of(start, words)
-            if place is not None:
-                return _server(launcher, words[:place], words[place + len(start) :])
+    script = read_script(text)
+    for words in script.commands:
+        if words[0] in _NO_LAUNCHERS:
+            continue
+        for launcher, starts in _STARTS.items():
+            for start in starts:
+                place = _place_of(start, words)
+                if place is not None:
+                    before, own = words[:place], words[place + len(start) :]
+                    found = _server(launcher, before, own) if launcher in SERVERS else _training(before, own)
+                    return replace(found, notes=(*script.notes, *found.notes))
     raise InvalidInputError(
         "this is no launch command that is known",
-        given=" ".join(words[:4]) or "nothing",
+        given=" ".join(script.commands[0][:4]) if script.commands else "nothing",
         allowed=", ".join(" ".join(starts[0]) for starts in _STARTS.values()),
         remedy=f"as in: {EXAMPLE}",
     )
+
+
+def _training(before: Sequence[str], own: Sequence[str]) -> StatedTraining:
+    return read_megatron(own, _world(before), _environment(before))
 
 
 def _place_of(wanted: Sequence[str], words: Sequence[str]) -> int | None:
@@ -59,12 +74,20 @@ def _place_of(wanted: Sequence[str], words: Sequence[str]) -> int | None:
     return None
 
 
-def _server(launcher: Launcher, before: Sequence[str], after: Sequence[str]) -> StatedServer:
-    own = []
-    for word in after:
-        if word in _ENDS:
-            break
-        own.append(word)
+def _world(before: Sequence[str]) -> int | None:
+    """Ranks that torchrun starts; None where the words before the program do not say."""
+    for place, word in enumerate(before):
+        if word.rsplit("/", maxsplit=1)[-1] in _STARTERS:
+            fields = TORCHRUN.read(before[place + 1 :]).fields
+            devices = fields.get("devices")
+            return None if devices is None else int(devices) * int(fields.get("nodes", 1))
+    return None
+
+
+_STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+
+
+def _server(launcher: Launcher, before: Sequence[str], own: Sequence[str]) -> StatedServer:
     read = TABLES[SERVERS[launcher].engine].read(own)
     flags = LaunchFlags(**read.fields)
     model = flags.model or next(iter(read.words), None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from meshwright.app.launch_flags.flag import GivenFlag
 from meshwright.app.launch_flags.serving import LaunchFlags
-from meshwright.solver.problem.choices import Launcher
+from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
+from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +27,50 @@ class StatedServer:
     given: tuple[GivenFlag, ...]
     environment: Mapping[str, str]
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StatedTraining:
+    """The command of a training run, in the words of plans; None where it says nothing.
+
+    model, config       the model by name, or its sizes as a config.json
+    world               ranks that it starts
+    data_parallel       replicas, where they are said and do not follow from the other degrees
+    parts               decoder layers of each stage or virtual stage in order of the model; empty: evenly
+    workload            fields of the request's workload
+    problems            rules of the launcher that it breaks, whatever the model and the devices are
+    """
+
+    launcher: Launcher
+    given: tuple[GivenFlag, ...]
+    environment: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    model: str | None = None
+    config: Mapping[str, Any] | None = None
+    world: int | None = None
+    data_parallel: int | None = None
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ulysses: int = 1
+    ep: int = 1
+    etp: int | None = None
+    chunks: int = 1
+    parts: tuple[int, ...] = ()
+    schedule: str | None = None
+    microbatch: int | None = None
+    global_batch: int | None = None
+    seq_len: int | None = None
+    zero_stage: int = 0
+    optimizer_copies: int | None = None
+    sequence_parallel: bool = False
+    tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    rank_order: RankOrder = RankOrder.PP_OUTERMOST
+    recompute: Recompute = Recompute.NONE
+    recompute_layers: int | None = None
+    offload: Offload = NOTHING_OFFLOADED
+    workload: Mapping[str, Any] = field(default_factory=dict)
+
+
+Stated = StatedServer | StatedTraining

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from meshwright.app.exporters.command import Words, flag
 from meshwright.app.exporters.launchable import recompute_mode
+from meshwright.app.launch_flags.megatron_lm import MEGATRON_LM
 from meshwright.costmodels.model.implementation import (
     AttentionKernels,
     Dropout,
@@ -50,10 +51,15 @@ def not_as_stated(workload: TrainingWorkload, launcher: Launcher, *, said: Itera
     return tuple(lost)
 
 
+def say(field: str, *values: object) -> Words:
+    """Return a flag of Megatron-LM by the field that it says."""
+    return flag(MEGATRON_LM.name(field), *values)
+
+
 def megatron_dropout(workload: TrainingWorkload) -> Words:
     """Dropout of attention and of what layers add: none, unless masks were planned."""
     rate = _DROPOUT if stated_by(workload, Launcher.MEGATRON_LM).dropout is Dropout.MASKED else 0
-    return (*flag("attention-dropout", rate), *flag("hidden-dropout", rate))
+    return (*say("attention_dropout", rate), *say("hidden_dropout", rate))
 
 
 def megatron_words(plan: PipelinePlan, workload: TrainingWorkload, *, has_experts: bool) -> list[Words]:
@@ -63,13 +69,13 @@ def megatron_words(plan: PipelinePlan, workload: TrainingWorkload, *, has_expert
     if stated.host is HostPath.CUDA_GRAPHS and _no_graphs(plan) is None:
         # Whole layers, but for experts: how many tokens each of them gets is known on the host first.
         scope = flag("cuda-graph-scope", "attn") if has_experts else ()
-        words.append((*flag("cuda-graph-impl", "transformer_engine"), *scope))
+        words.append((*say("cuda_graph_impl", "transformer_engine"), *scope))
     if stated.attention_kernels is AttentionKernels.UNFUSED:
-        words.append(flag("attention-backend", "unfused"))
+        words.append(say("attention_backend", "unfused"))
     if stated.loss is LossKernels.FUSED_IN_PARTS:
-        words.append(flag("cross-entropy-loss-fusion"))
+        words.append(say("cross_entropy_loss_fusion"))
     if stated.head_gradients is HeadGradients.DEFERRED and _defers(plan):
-        words.append(flag("defer-embedding-wgrad-compute"))
+        words.append(say("defer_embedding_wgrad_compute"))
     return words
 
 

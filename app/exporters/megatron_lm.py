@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from meshwright.app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
 from meshwright.app.exporters.export import Export
-from meshwright.app.exporters.implemented import megatron_dropout, megatron_lost, megatron_words
+from meshwright.app.exporters.implemented import megatron_dropout, megatron_lost, megatron_words, say
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.app.exporters.mixture import LatentShape, MixtureShape
 from meshwright.app.exporters.parts import chunks_a_rank, model_parts
@@ -83,30 +83,30 @@ def pipeline_layout(layers: tuple[int, ...]) -> str:
 def _model_words(shape: DecoderShape, workload: TrainingWorkload) -> list[Words]:
     seq_len = workload.seq_len
     words = [
-        flag("num-layers", shape.layers),
-        flag("hidden-size", shape.hidden),
-        flag("ffn-hidden-size", shape.ffn),
-        (*flag("num-attention-heads", shape.heads), *flag("kv-channels", shape.head_dim)),
-        (*flag("seq-length", seq_len), *flag("max-position-embeddings", shape.n_positions or seq_len)),
-        flag("normalization", "RMSNorm" if shape.norm is Norm.RMS else "LayerNorm"),
+        say("num_layers", shape.layers),
+        say("hidden_size", shape.hidden),
+        say("ffn_hidden_size", shape.ffn),
+        (*say("num_attention_heads", shape.heads), *say("kv_channels", shape.head_dim)),
+        (*say("seq_length", seq_len), *say("max_position_embeddings", shape.n_positions or seq_len)),
+        say("normalization", "RMSNorm" if shape.norm is Norm.RMS else "LayerNorm"),
     ]
     if shape.kv_heads < shape.heads:
-        words.append((*flag("group-query-attention"), *flag("num-query-groups", shape.kv_heads)))
+        words.append((*say("group_query_attention"), *say("num_query_groups", shape.kv_heads)))
     position = {Positions.ROTARY: "rope", Positions.LEARNED: "learned_absolute", Positions.ELSEWHERE: "none"}
-    words.append(flag("position-embedding-type", position[shape.positions]))
+    words.append(say("position_embedding_type", position[shape.positions]))
     function = {FeedForward.SWIGLU: "swiglu", FeedForward.GEGLU: "swiglu", FeedForward.SQUARED_RELU: "squared-relu"}.get(
         shape.gate
     )
     words += [] if function is None else [flag(function)]
     if not shape.linear_bias:
-        words.append(flag("disable-bias-linear"))
-        words += [flag("add-qkv-bias")] if shape.qkv_bias else []
+        words.append(say("disable_bias_linear"))
+        words += [say("add_qkv_bias")] if shape.qkv_bias else []
     if shape.qk_norm:
-        words.append(flag("qk-layernorm"))
+        words.append(say("qk_layernorm"))
     if not shape.tied:
-        words.append(flag("untie-embeddings-and-output-weights"))
+        words.append(say("untie_embeddings_and_output_weights"))
     if shape.window is not None:
-        words.append(flag("window-size", f"{shape.window - 1},0"))
+        words.append(say("window_size", f"{shape.window - 1},0"))
     return [*words, megatron_dropout(workload)]
 
 
@@ -115,7 +115,7 @@ def _latent_words(latent: LatentShape | None) -> list[Words]:
         return []
     queries = flag("q-lora-rank", latent.q_rank) if latent.q_rank is not None else ()
     return [
-        (*flag("multi-latent-attention"), *queries, *flag("kv-lora-rank", latent.kv_rank)),
+        (*say("multi_latent_attention"), *queries, *flag("kv-lora-rank", latent.kv_rank)),
         (*flag("qk-head-dim", latent.nope_dim), *flag("qk-pos-emb-head-dim", latent.rope_dim)),
         flag("v-head-dim", latent.v_dim),
     ]
@@ -126,18 +126,18 @@ def _mixture_words(mixture: MixtureShape | None, plan: PipelinePlan, dispatch: T
     if mixture is None:
         return []
     words = [
-        (*flag("num-experts", mixture.experts), *flag("moe-router-topk", mixture.top_k)),
-        (*flag("moe-ffn-hidden-size", mixture.ffn), *flag("moe-grouped-gemm")),
-        flag("expert-model-parallel-size", plan.axes.ep),
-        flag("expert-tensor-parallel-size", plan.axes.etp or plan.axes.tp),
+        (*say("num_experts", mixture.experts), *say("moe_router_topk", mixture.top_k)),
+        (*say("moe_ffn_hidden_size", mixture.ffn), *flag("moe-grouped-gemm")),
+        say("expert_model_parallel_size", plan.axes.ep),
+        say("expert_tensor_parallel_size", plan.axes.etp or plan.axes.tp),
         _dispatch_words(plan.axes, dispatch),
     ]
     if mixture.groups > 1:
         words.append((*flag("moe-router-num-groups", mixture.groups), *flag("moe-router-group-topk", mixture.top_groups)))
     if not all(mixture.in_layer):
-        words.append(flag("moe-layer-freq", f"[{','.join(str(int(has)) for has in mixture.in_layer)}]"))
+        words.append(say("moe_layer_freq", f"[{','.join(str(int(has)) for has in mixture.in_layer)}]"))
     if mixture.shared_ffn is not None:
-        words.append(flag("moe-shared-expert-intermediate-size", mixture.shared_ffn))
+        words.append(say("moe_shared_expert_intermediate_size", mixture.shared_ffn))
         words += [flag("moe-shared-expert-gate")] if mixture.shared_gate else []
     return words
 
@@ -145,8 +145,8 @@ def _mixture_words(mixture: MixtureShape | None, plan: PipelinePlan, dispatch: T
 def _dispatch_words(axes: Axes, dispatch: TokenDispatch) -> Words:
     """An all-to-all of copies, or DeepEP, which takes the router's probabilities in fp32 alone."""
     if axes.ep == 1 or dispatch is TokenDispatch.COPIES:
-        return flag("moe-token-dispatcher-type", "alltoall")
-    return (*flag("moe-token-dispatcher-type", "flex"), *flag("moe-enable-deepep"), *flag("moe-router-dtype", "fp32"))
+        return say("moe_token_dispatcher_type", "alltoall")
+    return (*say("moe_token_dispatcher_type", "flex"), *say("moe_enable_deepep"), *flag("moe-router-dtype", "fp32"))
 
 
 def vocabulary_multiple(vocab: int, tp: int) -> int:
@@ -160,7 +160,7 @@ def vocabulary_multiple(vocab: int, tp: int) -> int:
 def _vocabulary_words(vocab: int, tp: int) -> list[Words]:
     # NullTokenizer adds one token to the size it is given (megatron/training/tokenizer).
     return [
-        (*flag("mock-data"), *flag("tokenizer-type", "NullTokenizer"), *flag("vocab-size", vocab - 1)),
+        (*flag("mock-data"), *say("tokenizer_type", "NullTokenizer"), *say("vocab_size", vocab - 1)),
         flag("make-vocab-size-divisible-by", vocabulary_multiple(vocab, tp)),
     ]
 
@@ -168,34 +168,34 @@ def _vocabulary_words(vocab: int, tp: int) -> list[Words]:
 def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Words]:
     axes = plan.axes
     assert axes is not None
-    words = [flag("tensor-model-parallel-size", axes.tp), flag("pipeline-model-parallel-size", axes.pp)]
+    words = [say("tensor_model_parallel_size", axes.tp), say("pipeline_model_parallel_size", axes.pp)]
     if plan.sequence_parallel:
-        words.append(flag("sequence-parallel"))
+        words.append(say("sequence_parallel"))
     if plan.tp_overlap is TpOverlap.CHUNKED:
-        words.append(flag("tp-comm-overlap"))
+        words.append(say("tp_comm_overlap"))
     if axes.cp > 1:
-        words.append((*flag("context-parallel-size", axes.cp), *_context_words(axes)))
+        words.append((*say("context_parallel_size", axes.cp), *_context_words(axes)))
     if plan.rank_order is RankOrder.DP_OUTERMOST and axes.pp > 1 and axes.dp > 1:
-        words.append(flag("use-tp-pp-dp-mapping"))
+        words.append(say("use_tp_pp_dp_mapping"))
     layers = part_layers(plan, request)
     # The layout's parts over the stages are the virtual stages, so it stands for interleaving, too.
     if len(set(layers)) > 1 or chunks_a_rank(plan) > 1:
-        words.append(flag("pipeline-model-parallel-layout", pipeline_layout(layers)))
+        words.append(say("pipeline_model_parallel_layout", pipeline_layout(layers)))
     return words
 
 
 def _context_words(axes: Axes) -> Words:
     """Keys and values in a ring, an exchange of heads (Ulysses), or exchanges inside a ring, sizes from inner to outer."""
     if axes.ulysses == 1:
-        return flag("cp-comm-type", "p2p")
+        return say("cp_comm_type", "p2p")
     if axes.ulysses == axes.cp:
-        return flag("cp-comm-type", "a2a")
-    sizes = flag("hierarchical-context-parallel-sizes", axes.ulysses, axes.cp // axes.ulysses)
-    return (*flag("cp-comm-type", "a2a+p2p"), *sizes)
+        return say("cp_comm_type", "a2a")
+    sizes = say("hierarchical_context_parallel_sizes", axes.ulysses, axes.cp // axes.ulysses)
+    return (*say("cp_comm_type", "a2a+p2p"), *sizes)
 
 
 def _batch_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
-    return [(*flag("micro-batch-size", plan.microbatch.size), *flag("global-batch-size", workload.global_batch))]
+    return [(*say("micro_batch_size", plan.microbatch.size), *say("global_batch_size", workload.global_batch))]
 
 
 def _recompute_words(plan: PipelinePlan, shape: DecoderShape) -> list[Words]:
@@ -204,16 +204,16 @@ def _recompute_words(plan: PipelinePlan, shape: DecoderShape) -> list[Words]:
             return []
         case Recompute.FINE_GRAINED:
             modules = ["layernorm", *(["moe_act"] if shape.mixture else []), *(["mla_up_proj"] if shape.latent else [])]
-            return [(*flag("recompute-granularity", "selective"), *flag("recompute-modules", *modules))]
+            return [(*say("recompute_granularity", "selective"), *say("recompute_modules", *modules))]
         case Recompute.SELECTIVE:
-            return [(*flag("recompute-granularity", "selective"), *flag("recompute-modules", "core_attn", "layernorm"))]
+            return [(*say("recompute_granularity", "selective"), *say("recompute_modules", "core_attn", "layernorm"))]
         case Recompute.FULL:
             some = plan.stages[0].recompute_layers
             if some is not None:
-                block = (*flag("recompute-method", "block"), *flag("recompute-num-layers", some))
-                return [(*flag("recompute-granularity", "full"), *block)]
-            uniform = (*flag("recompute-method", "uniform"), *flag("recompute-num-layers", 1))
-            return [(*flag("recompute-granularity", "full"), *uniform)]
+                block = (*say("recompute_method", "block"), *say("recompute_num_layers", some))
+                return [(*say("recompute_granularity", "full"), *block)]
+            uniform = (*say("recompute_method", "uniform"), *say("recompute_num_layers", 1))
+            return [(*say("recompute_granularity", "full"), *uniform)]
 
 
 def _state_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
@@ -223,17 +223,17 @@ def _state_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     if axes.dp * axes.cp == 1:
         # What lies on the host, and moments of few bits, belong to a distributed optimizer, of one rank, too.
         distributed = plan.stages[0].offload.optimizer or plan.trained_by(workload) in _SMALL_MOMENTS
-        return [flag("use-distributed-optimizer")] if distributed else []
+        return [say("use_distributed_optimizer")] if distributed else []
     words = [flag("overlap-grad-reduce")]
     if zero_stage >= 1:
-        words += [flag("use-distributed-optimizer"), flag("overlap-param-gather")]
+        words += [say("use_distributed_optimizer"), flag("overlap-param-gather")]
     shards = plan.stages[0].shard_ranks
     if shards is not None:
         # Copies of the optimizer, each sharded over so many neighbours (parallel_state's intra_partial_data_parallel_size).
-        words.append(flag("num-distributed-optimizer-instances", axes.dp * axes.cp // shards))
+        words.append(say("num_distributed_optimizer_instances", axes.dp * axes.cp // shards))
     if zero_stage >= 2:
         strategy = "optim_grads" if zero_stage == 2 else "optim_grads_params"
-        words += [(*flag("use-megatron-fsdp"), *flag("data-parallel-sharding-strategy", strategy))]
+        words += [(*say("use_megatron_fsdp"), *say("data_parallel_sharding_strategy", strategy))]
         words += [flag("ckpt-format", "fsdp_dtensor"), flag("no-gradient-accumulation-fusion")]
     return words
 
@@ -243,7 +243,7 @@ def _offload_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words
     share = plan.stages[0].offload.optimizer
     if not share:
         return []
-    words = [(*flag("optimizer-cpu-offload"), *flag("optimizer-offload-fraction", share))]
+    words = [(*say("optimizer_cpu_offload"), *say("optimizer_offload_fraction", share))]
     words.append(flag("overlap-cpu-optimizer-d2h-h2d"))
     small = plan.trained_by(workload) in _SMALL_MOMENTS
     return words if small else [*words, flag("use-precision-aware-optimizer")]
@@ -251,19 +251,19 @@ def _offload_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words
 
 def _optimizer_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     optimizer = {
-        Optimizer.ADAMW: flag("optimizer", "adam"),
-        Optimizer.SGD_MOMENTUM: (*flag("optimizer", "sgd"), *flag("sgd-momentum", 0.9)),
-        Optimizer.MUON: (*flag("optimizer", "muon"), *flag("ckpt-format", "torch")),
+        Optimizer.ADAMW: say("optimizer", "adam"),
+        Optimizer.SGD_MOMENTUM: (*say("optimizer", "sgd"), *flag("sgd-momentum", 0.9)),
+        Optimizer.MUON: (*say("optimizer", "muon"), *flag("ckpt-format", "torch")),
         Optimizer.ADAMW_8BIT: (
-            *flag("optimizer", "adam"),
+            *say("optimizer", "adam"),
             *flag("use-precision-aware-optimizer"),
-            *flag("exp-avg-dtype", "fp8"),
+            *say("exp_avg_dtype", "fp8"),
             *flag("exp-avg-sq-dtype", "fp8"),
         ),
         Optimizer.ADAMW_BF16: (
-            *flag("optimizer", "adam"),
+            *say("optimizer", "adam"),
             *flag("use-precision-aware-optimizer"),
-            *flag("exp-avg-dtype", "bf16"),
+            *say("exp_avg_dtype", "bf16"),
             *flag("exp-avg-sq-dtype", "bf16"),
         ),
     }
@@ -271,18 +271,18 @@ def _optimizer_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Wor
     if workload.precision in (DType.BF16, DType.FP16):
         words.append(flag(workload.precision.value))
     if workload.precision is DType.BF16 and workload.gradient_dtype is DType.BF16:
-        words.append(flag("grad-reduce-in-bf16"))
+        words.append(say("grad_reduce_in_bf16"))
     if workload.matmul in _RECIPES:
         words.append(_RECIPES[workload.matmul])
     return words
 
 
 _RECIPES = {
-    MatmulRecipe.FP8_DELAYED: (*flag("fp8-format", "hybrid"), *flag("fp8-recipe", "delayed")),
-    MatmulRecipe.FP8_CURRENT: (*flag("fp8-format", "hybrid"), *flag("fp8-recipe", "tensorwise")),
-    MatmulRecipe.FP8_BLOCKWISE: (*flag("fp8-format", "e4m3"), *flag("fp8-recipe", "blockwise")),
-    MatmulRecipe.MXFP8: (*flag("fp8-format", "e4m3"), *flag("fp8-recipe", "mxfp8")),
-    MatmulRecipe.NVFP4: (*flag("fp4-format", "e2m1"), *flag("fp4-recipe", "nvfp4")),
+    MatmulRecipe.FP8_DELAYED: (*say("fp8_format", "hybrid"), *say("fp8_recipe", "delayed")),
+    MatmulRecipe.FP8_CURRENT: (*say("fp8_format", "hybrid"), *say("fp8_recipe", "tensorwise")),
+    MatmulRecipe.FP8_BLOCKWISE: (*say("fp8_format", "e4m3"), *say("fp8_recipe", "blockwise")),
+    MatmulRecipe.MXFP8: (*say("fp8_format", "e4m3"), *say("fp8_recipe", "mxfp8")),
+    MatmulRecipe.NVFP4: (*say("fp4_format", "e2m1"), *flag("fp4-recipe", "nvfp4")),
 }
 """Number formats of matrix products; weights are kept in 16 bits and cast, since which of them may live in fp8 depends on
 the version."""

@@ -42,6 +42,7 @@ class Flag:
     read    the value of a text; None of a switch, which has none
     means   of a switch: the value that it stands for
     many    whether it takes all words up to the next flag, which ``read`` is given with blanks between
+    is_name whether it is read even where a shell fills in its value
     """
 
     names: tuple[str, ...]
@@ -49,6 +50,7 @@ class Flag:
     read: Callable[[str], Any] | None = None
     means: Any = True
     many: bool = False
+    is_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ class FlagTable:
                 continue
             if known.read is not None and text is None:
                 raise InvalidInputError(f"the launch flag --{name} has no value")
-            if known.read is not None and text is not None and _SHELL.search(text):
+            if known.read is not None and not known.is_name and text is not None and _SHELL.search(text):
                 why = "a shell fills in its value; taken as not given"
                 given.append(GivenFlag(written, text, Standing.NOT_PRICED, why))
                 continue

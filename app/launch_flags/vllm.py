@@ -46,6 +46,7 @@ VLLM = FlagTable(
         Flag(("enable-chunked-prefill",), "scheduling", means=Scheduling.CHUNKED_PREFILL),
         Flag(("no-enable-chunked-prefill",), "scheduling", means=Scheduling.WHOLE_PROMPTS),
         Flag(("speculative-config",), "draft_tokens", _drafted),
+        Flag(("speculative-config.num-speculative-tokens",), "draft_tokens", count),
         Flag(("eplb-config",), "redundant_experts", _redundant),
     ),
     harmless={
@@ -96,6 +97,10 @@ VLLM = FlagTable(
         "limit-mm-per-prompt": "images and sound of a prompt",
         "mm-encoder-tp-mode": "how the towers of images and sound are split",
         "mm-processor-cache-gb": "host memory of images",
+        "speculative-config.method": "drafts",
+        "speculative-config.model": "drafts",
+        "language-model-only": "towers of images and sound are not planned anyway",
+        "mm-processor-cache-type": "host memory of images",
         "enable-dbo": "two halves of a batch hide each other's messages",
         "all2all-backend": "how tokens get to their experts",
         "attention-backend": "kernels of attention",
@@ -115,6 +120,7 @@ VLLM = FlagTable(
     switches=frozenset(
         (
             *("enable-prefix-caching", "no-enable-prefix-caching", "enforce-eager", "enable-lora", "enable-dbo"),
+            "language-model-only",
             *("async-scheduling", "no-async-scheduling", "data-parallel-hybrid-lb"),
         )
     ),

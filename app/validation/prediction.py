@@ -111,7 +111,7 @@ def _costed(run: Run, constants: Constants | None) -> CostedRun:
     request = plan.request if constants is None else with_constants(plan.request, cluster_name(run), constants)
     costs = _costs(request)
     kinds = costs.stage_kinds(plan.candidate)
-    sharding = _sharding(costs, plan.candidate, kinds)
+    sharding = fastest_sharding(costs, plan.candidate, kinds)
     tables = costs.stage_tables(plan.candidate, sharding, kinds)
     decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
     return CostedRun(request, costs, decision, evaluate_decision(decision, tables))
@@ -142,8 +142,11 @@ def _costs(request: TrainingRequest) -> TrainingCosts:
     return TrainingCosts(request)
 
 
-def _sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Sharding:
-    """The fastest sharding that the launcher can express: rows do not say more than tp and sequence parallelism."""
+def fastest_sharding(costs: TrainingCosts, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Sharding:
+    """Return the fastest sharding that the launcher can express: rows do not say more than tp and sequence parallelism.
+
+    Raises NotPredictedError where there is none.
+    """
     setting = costs.settings(candidate, kinds[0])[0]
 
     def seconds(sharding: Sharding) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
@@ -68,10 +69,13 @@ EXAMPLES = {
 }
 
 
-def request_of_line(line: OneLine) -> dict[str, Any]:
-    """Return the request document that the options say; raises InvalidInputError for what is missing or strange."""
+def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the request document that the options say; raises InvalidInputError for what is missing or strange.
+
+    ``source`` is the document's model, where the line has no words for it.
+    """
     task = _task(line)
-    model = model_of_words(line.model)
+    model = model_of_words(line.model) if source is None else dict(source)
     if line.gpus is None:
         raise InvalidInputError(
             "the devices are missing", allowed="--gpus 8xH100", remedy=f"add them: {example(line.model, task)}"

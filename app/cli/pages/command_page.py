@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.app.cli.pages.serving_layout import serving_parts
-from meshwright.app.cli.pages.stages import memory_bars
+from meshwright.app.cli.pages.stages import memory_at_risk, memory_bars, stage_table
 from meshwright.app.explaining.explanation import Better, Explanation, Verdict
 from meshwright.app.launch_flags.flag import GivenFlag, Standing
 from meshwright.app.text.console import plain
-from meshwright.app.text.figures import counted, percent
+from meshwright.app.text.figures import axes, counted, percent
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.layouts import OfWorkers
 from meshwright.solver.answer.pipeline_plan import pipelines_of
@@ -23,6 +23,8 @@ _HEADLINES = {
     Verdict.DOES_NOT_FIT: ("Does not fit in memory", "bold red"),
     Verdict.DOES_NOT_START: ("Does not start", "bold red"),
 }
+
+_HEAD = {"serving": "At the asked load: ", "training": "A step: "}
 
 _HEADS = {
     Standing.READ: "Read",
@@ -50,7 +52,8 @@ def print_explanation(console: Console, found: Explanation) -> None:
 def _figures(found: Explanation) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if found.plan is not None and found.plan.predicted is not None:
-        parts.append(plain("At the asked load: ", style="bold") + _speed(found.plan))
+        parts.append(plain(_HEAD[found.request.workload.kind], style="bold") + _speed(found.plan))
+        parts += memory_at_risk(found.plan.predicted)
     if found.most is not None and found.most.predicted is not None:
         parts.append(plain(f"At most{_targets(found)}: ", style="bold") + _speed(found.most))
     return [*parts, *_layout(found.plan)]
@@ -71,7 +74,11 @@ def _layout(plan: Plan | None) -> list[RenderableType]:
         return []
     if isinstance(plan.layout, OfWorkers):
         return serving_parts(plan.layout)
-    return [memory_bars(pipelines_of(plan).stages)]
+    pipelines = pipelines_of(plan)
+    return [
+        Group(plain(f"Layout: {axes(pipelines.axes)}"), stage_table(pipelines.stages, step="micro-batch")),
+        memory_bars(pipelines.stages),
+    ]
 
 
 def _better(found: Explanation) -> list[RenderableType]:

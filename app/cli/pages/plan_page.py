@@ -12,12 +12,12 @@ from rich.text import Text
 from meshwright.app.cli.pages.frontier_table import frontier_parts
 from meshwright.app.cli.pages.interactivity_chart import interactivity_parts
 from meshwright.app.cli.pages.serving_layout import serving_parts
-from meshwright.app.cli.pages.stages import memory_bars, stage_table
+from meshwright.app.cli.pages.stages import memory_at_risk, memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.console import plain
 from meshwright.app.text.equals import equals_in_words
-from meshwright.app.text.figures import amount, axes, counted, gib, percent, seconds, significant
+from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
@@ -88,7 +88,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
         *_layout_parts(plan),
         *_choices(plan),
-        *_memory_at_risk(plan.predicted),
+        *memory_at_risk(plan.predicted),
         *_targets_at_risk(plan.predicted, request),
     ]
     breakdown = placement_of(plan).breakdown
@@ -96,16 +96,6 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
         parts.append(_time(breakdown))
     parts += [_comparison(plan), *_equals(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
     return parts
-
-
-def _memory_at_risk(predicted: Predicted) -> list[RenderableType]:
-    """The quantiles of a training plan's memory; nothing of serving plans, and of plans of versions that told none."""
-    if predicted.peak_memory_p95_bytes is None or predicted.chance_out_of_memory is None:
-        return []
-    median, p95 = gib(predicted.peak_memory_bytes), gib(predicted.peak_memory_p95_bytes)
-    chance = percent(predicted.chance_out_of_memory)
-    text = f"{median} at the median, more than {p95} in one run of 20, out of memory in {chance} of runs"
-    return [plain("Memory at risk: ", style="bold") + plain(text)]
 
 
 def _targets_at_risk(predicted: Predicted, request: PlanRequest) -> list[RenderableType]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from rich import box
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 
@@ -14,6 +14,7 @@ from meshwright.app.text.bars import bar
 from meshwright.app.text.console import plain
 from meshwright.app.text.figures import axes, gib, number_range, percent, ranks_of, seconds, spread
 from meshwright.app.text.memory import memory_kinds
+from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import Stage
 
 NumberedStage = tuple[int, Stage]
@@ -89,3 +90,13 @@ def _fullness(stage: Stage) -> float:
 
 def _memory_kinds(stage: Stage) -> str:
     return ", ".join(f"{name} {gib(amount)}" for name, amount in memory_kinds(stage.memory) if amount > 0)
+
+
+def memory_at_risk(predicted: Predicted) -> list[RenderableType]:
+    """The quantiles of a training plan's memory; nothing of serving plans, and of plans of versions that told none."""
+    if predicted.peak_memory_p95_bytes is None or predicted.chance_out_of_memory is None:
+        return []
+    median, p95 = gib(predicted.peak_memory_bytes), gib(predicted.peak_memory_p95_bytes)
+    chance = percent(predicted.chance_out_of_memory)
+    text = f"{median} at the median, more than {p95} in one run of 20, out of memory in {chance} of runs"
+    return [plain("Memory at risk: ", style="bold") + plain(text)]

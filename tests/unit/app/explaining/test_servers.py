@@ -143,12 +143,12 @@ def test_a_better_plan_differs_by_its_flags() -> None:
     [
         ("ls -la", {}, "no launch command that is known"),
         ("vllm serve 'x", {}, "can't be read"),
-        ("vllm serve", {}, "names no model"),
+        ("vllm serve", {}, "does not say its model"),
         ("vllm serve $MODEL", {}, "variable of a shell"),
         ("vllm serve Qwen/Qwen3-8B", {"launcher": "sglang"}, "another launcher"),
         ("vllm serve Qwen/Qwen3-8B", {"rate": None}, "--rate 4"),
         ("vllm serve Qwen/Qwen3-8B", {"gpus": None}, "--gpus 8xH100"),
-        ("vllm serve " + "x" * 20_000, {}, "longer than 20,000 characters"),
+        ("vllm serve " + "x" * 200_000, {}, "longer than 200,000 characters"),
     ],
 )
 def test_what_is_missing_or_strange_is_said(command: str, options: dict[str, Any], words: str) -> None:

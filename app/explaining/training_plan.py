@@ -1,0 +1,130 @@
+"""The plan that a training command stands for, and the rules of its launcher that it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.app.explaining.stated import StatedTraining
+from meshwright.app.exporters.shape import is_layer
+from meshwright.app.validation.prediction import CostedRun, fastest_sharding, launchers_spans
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, StageSpan, evaluate_decision
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
+from meshwright.solver.training.space.schedules import PLAIN, Pipelining
+
+
+def broken_rules(request: TrainingRequest, stated: StatedTraining) -> tuple[str, ...]:
+    """Return why a launcher refuses a command on the devices of a request; empty where it does not."""
+    return (*stated.problems, *_of_devices(request, stated), *_of_model(request, stated))
+
+
+def _of_devices(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]:
+    world = world_of(request, stated)
+    ranks = stated.tp * stated.pp * stated.cp
+    if world > request.cluster.n_devices:
+        yield f"the command starts {world} ranks, and there are {request.cluster.n_devices} devices"
+    if world % ranks:
+        yield f"{world} ranks do not divide by tp {stated.tp} x pp {stated.pp} x cp {stated.cp}"
+        return
+    replicas, size = world // ranks, stated.microbatch or 1
+    if request.workload.global_batch % (replicas * size):
+        yield f"a global batch of {request.workload.global_batch} does not divide by {replicas} replicas x micro-batch {size}"
+    if stated.ep > 1 and world % (stated.ep * (stated.etp or stated.tp) * stated.pp):
+        yield f"{world} ranks do not divide by etp {stated.etp or stated.tp} x ep {stated.ep} x pp {stated.pp}"
+    copies = stated.optimizer_copies or 1
+    if replicas * stated.cp % copies:
+        yield f"{copies} copies of the optimizer over {replicas * stated.cp} ranks of data do not divide"
+
+
+def _of_model(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]:
+    dims, facts = request.model.dims, TRAINERS[stated.launcher]
+    heads, kv_heads = dims.get(HEADS, 1), dims.get(KV_HEADS, dims.get(HEADS, 1))
+    if heads % stated.tp:
+        yield f"{heads} attention heads do not divide by tp {stated.tp}"
+    elif kv_heads % stated.tp and not (facts.replicates_kv_heads and stated.tp % kv_heads == 0):
+        yield f"{kv_heads} key/value heads do not divide by tp {stated.tp}"
+    experts = dims.get(EXPERTS, 0)
+    if stated.ep > 1 and (experts == 0 or experts % stated.ep):
+        yield f"{experts} experts do not divide by ep {stated.ep}"
+    if experts and stated.tp > 1 and facts.experts_ask_for_sp and not stated.sequence_parallel:
+        yield f"experts beside tp {stated.tp} need sequence parallelism"
+    if stated.sequence_parallel and request.workload.seq_len % stated.tp:
+        yield f"sequences of {request.workload.seq_len} tokens do not divide by tp {stated.tp}"
+    if stated.zero_stage > facts.max_zero_with_pipeline and stated.pp > 1:
+        yield f"ZeRO-{stated.zero_stage} does not go with a pipeline"
+    layers = sum(1 for name in request.model.layers if is_layer(request.model.block(name)))
+    if stated.parts and sum(stated.parts) != layers:
+        yield f"the stages hold {sum(stated.parts)} layers, the model has {layers}"
+    elif not stated.parts and layers % (stated.pp * stated.chunks):
+        yield f"{layers} layers do not divide by {stated.pp * stated.chunks} stages or virtual stages"
+
+
+def world_of(request: TrainingRequest, stated: StatedTraining) -> int:
+    """Return the ranks of a command: as many as it starts, else one a device."""
+    return stated.world or request.cluster.n_devices
+
+
+def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
+    """Return the plan of a command that breaks no rule; raises InvalidInputError for one that no cost model covers."""
+    replicas = world_of(request, stated) // (stated.tp * stated.pp * stated.cp)
+    size = stated.microbatch or 1
+    boundary = sharded(SEQ) if stated.sequence_parallel else REPLICATED
+    ranks = replicas * stated.cp
+    candidate = Candidate(
+        Mesh(
+            dp=replicas,
+            tp=stated.tp,
+            pp=stated.pp,
+            cp=stated.cp,
+            ep=stated.ep,
+            ulysses=stated.ulysses,
+            etp=stated.etp,
+            order=stated.rank_order if replicas > 1 and stated.pp > 1 else RankOrder.PP_OUTERMOST,
+        ),
+        size,
+        request.workload.global_batch // (replicas * size),
+        stated.zero_stage if ranks > 1 else 0,
+        boundary,
+        (stated.recompute,),
+        _pipelining(stated),
+        shard_ranks=None if (stated.optimizer_copies or 1) == 1 else ranks // (stated.optimizer_copies or 1),
+        offload=stated.offload,
+        tp_overlap=stated.tp_overlap,
+        recompute_layers=stated.recompute_layers,
+    )
+    try:
+        costs = TrainingCosts(request)
+        kinds = costs.stage_kinds(candidate)
+        sharding = fastest_sharding(costs, candidate, kinds)
+        spans = _spans(stated, candidate) if stated.parts else launchers_spans(len(request.model.layers), candidate)
+    except NotPredictedError as error:
+        raise InvalidInputError(f"no cost model covers this command: {error}") from None
+    tables = costs.stage_tables(candidate, sharding, kinds)
+    decision = Decision(candidate, sharding, spans)
+    return CostedRun(request, costs, decision, evaluate_decision(decision, tables)).plan()
+
+
+def _pipelining(stated: StatedTraining) -> Pipelining:
+    if stated.pp == 1 or stated.schedule is None:
+        return PLAIN
+    return Pipelining(Schedule(stated.schedule), stated.chunks)
+
+
+def _spans(stated: StatedTraining, candidate: Candidate) -> tuple[StageSpan, ...]:
+    """Layers of each part: the embedding with the first, the head with the last."""
+    spans, first = [], 0
+    for position, count in enumerate(stated.parts):
+        last = first + count - 1 + (position == 0) + (position == len(stated.parts) - 1)
+        spans.append(StageSpan(first, last, candidate.recompute[0]))
+        first = last + 1
+    return tuple(spans)

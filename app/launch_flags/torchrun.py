@@ -1,0 +1,20 @@
+"""The flags of ``torchrun`` (torch.distributed.run)."""
+
+from __future__ import annotations
+
+from meshwright.app.launch_flags.flag import Flag, FlagTable, count
+
+
+def _most(text: str) -> int:
+    """Return a number of nodes; the most of a range, as in 1:4."""
+    return count(text.rsplit(":", maxsplit=1)[-1])
+
+
+TORCHRUN = FlagTable(
+    (Flag(("nnodes",), "nodes", _most), Flag(("nproc-per-node",), "devices", count)),
+    harmless={
+        **dict.fromkeys(("node-rank", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "rdzv-id"), True),
+        **dict.fromkeys(("rdzv-conf", "local-ranks-filter", "role", "tee", "log-dir", "max-restarts", "redirects"), True),
+        **dict.fromkeys(("standalone", "module", "m", "no-python"), False),
+    },
+)

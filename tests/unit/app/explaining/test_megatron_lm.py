@@ -1,0 +1,148 @@
+"""Commands of Megatron-LM: an export read back is the plan that it was written from, and broken commands are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwright.app.explaining.explain import Asked, asked_of, explained
+from meshwright.app.explaining.explanation import Explanation, Verdict
+from meshwright.app.explaining.pipeline_layout import layers_of_parts
+from meshwright.app.explaining.question import Question, question_of
+from meshwright.app.explaining.reading import read_command
+from meshwright.app.explaining.stated import StatedTraining
+from meshwright.app.exporters import export
+from meshwright.app.launch_flags.flag import Standing
+from meshwright.app.launch_flags.megatron_lm import MegatronFlags
+from meshwright.app.ways_in.one_line import OneLine
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.pipeline_plan import pipelines_of
+from meshwright.solver.api import solve
+from meshwright.solver.control import ignore_progress, never_stop
+from tests.support.requests_given import resolved, training
+from tests.unit.app.explaining.test_servers import resolve
+
+LLAMA = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --seq-length 8192 --swiglu --normalization RMSNorm --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --vocab-size 128256 --bf16 --attention-dropout 0 --hidden-dropout 0 "
+)
+COMMAND = "torchrun --nproc_per_node 8 pretrain_gpt.py " + LLAMA
+
+
+def stated(flags: str) -> StatedTraining:
+    found = read_command(COMMAND + flags)
+    assert isinstance(found, StatedTraining)
+    return found
+
+
+def explanation(flags: str, **options: str) -> Explanation:
+    return explained(asked_of(COMMAND + flags, OneLine("", **({"gpus": "8xH100"} | options)), resolve))
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"tp": [2], "pp": [2], "zero_stages": [1], "recompute": ["none"], "rank_order": ["dp-outermost"]},
+        {"tp": [2], "pp": [1], "cp": [2], "zero_stages": [1], "recompute": ["selective"]},
+        {"tp": [1], "pp": [4], "zero_stages": [1], "schedules": ["interleaved-1f1b"], "virtual_stages": [2]},
+        {"tp": [2], "pp": [1], "zero_stages": [3], "recompute": ["full"]},
+    ],
+    ids=str,
+)
+def test_the_command_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None:
+    request = resolved(training(search=search))
+    plan = solve(request, stop=never_stop, progress=ignore_progress)
+    command = export(plan, request, "megatron-lm").command
+    read = read_command(command)
+    assert not [flag.name for flag in read.given if flag.standing is Standing.UNKNOWN]
+    found = explained(Asked(command, read, Question({}, ()), request))
+    assert found.problems == () and found.plan is not None
+    own, again = pipelines_of(plan), pipelines_of(found.plan)
+    assert (again.axes, again.microbatch, again.schedule) == (own.axes, own.microbatch, own.schedule)
+    assert [stage.blocks for stage in again.stages] == [stage.blocks for stage in own.stages]
+    assert plan.predicted is not None and found.plan.predicted is not None
+    assert found.plan.predicted.step_time_s == pytest.approx(plan.predicted.step_time_s)
+    assert found.plan.predicted.peak_memory_bytes == pytest.approx(plan.predicted.peak_memory_bytes)
+    assert question_of(read, OneLine("", gpus="8xH100")).document["workload"]["global_batch"] == request.workload.global_batch
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ("--tensor-model-parallel-size 3", "8 ranks do not divide by tp 3"),
+        ("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2", "8 ranks do not divide"),
+        ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5", "32 layers over 2 stages do not divide"),
+        ("--num-virtual-stages-per-pipeline-rank 2", "virtual stages need"),
+        ("--micro-batch-size 3 --global-batch-size 64", "a global batch of 64 does not divide by 8 replicas x micro-batch 3"),
+        ("--num-experts 8 --tensor-model-parallel-size 2", "need sequence parallelism"),
+        ("--num-experts 6 --expert-model-parallel-size 4", "6 experts do not divide by ep 4"),
+        ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*7L'", "31 layers in 4 parts"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --pipeline-model-parallel-size 2", "ZeRO-3"),
+    ],
+)
+def test_commands_that_do_not_start(flags: str, problem: str) -> None:
+    flags = flags if "global-batch" in flags else flags + " --global-batch-size 64"
+    found = explanation(flags)
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert any(problem in each for each in found.problems), found.problems
+
+
+def test_a_command_that_does_not_fit_has_figures() -> None:
+    found = explanation("--micro-batch-size 1 --global-batch-size 64")
+    assert found.verdict is Verdict.DOES_NOT_FIT
+    assert found.plan is not None and found.plan.predicted is not None
+    assert found.plan.predicted.peak_memory_bytes > 100e9
+
+
+@pytest.mark.parametrize(
+    ("layout", "parts"),
+    [
+        ("Et*2|t*2L", (2, 2)),
+        ("Ett|(t|)*2L", (2, 1, 1, 0)),
+        ("E|(tt|)*2,L", (0, 2, 2, 0)),
+        ("Et*1|t*1|t*1|t*1L", (1, 1, 1, 1)),
+    ],
+)
+def test_layouts(layout: str, parts: tuple[int, ...]) -> None:
+    assert layers_of_parts(MegatronFlags(pipeline_model_parallel_layout=layout), 4, 2, 1) == parts
+
+
+@pytest.mark.parametrize("layout", ["Et*5|L", "t*4L", "E(t*4)*999999L", "E((t)*99999)*99999L", "E$(x)L", "Ett|t|tL"])
+def test_layouts_that_are_none(layout: str) -> None:
+    with pytest.raises(InvalidInputError, match="--pipeline-model-parallel-layout"):
+        layers_of_parts(MegatronFlags(pipeline_model_parallel_layout=layout), 4, 2, 1)
+
+
+def test_ends_have_layers_of_their_own() -> None:
+    flags = MegatronFlags(decoder_first_pipeline_num_layers=3, decoder_last_pipeline_num_layers=5)
+    assert layers_of_parts(flags, 16, 4, 1) == (3, 4, 4, 5)
+    counted = MegatronFlags(account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True)
+    assert layers_of_parts(counted, 14, 4, 1) == (3, 4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "family"),
+    [
+        ("", "llama"),
+        ("--qk-layernorm", "qwen3"),
+        ("--add-qkv-bias", "qwen2"),
+        ("--num-experts 8", "mixtral"),
+        ("--num-experts 8 --qk-layernorm", "qwen3_moe"),
+    ],
+)
+def test_sizes_are_a_model(flags: str, family: str) -> None:
+    config = stated(flags).config
+    assert config is not None
+    assert config["model_type"] == family
+    assert question_of(stated(flags), OneLine("", gpus="8xH100", batch="8")).document["model"]["config"] == config
+
+
+def test_a_model_that_no_flags_describe_is_asked_for() -> None:
+    with pytest.raises(InvalidInputError, match="--model"):
+        explanation("--multi-latent-attention --global-batch-size 64")
+    with pytest.raises(InvalidInputError, match="--batch"):
+        explanation("")
+    with pytest.raises(InvalidInputError, match="--gpus"):
+        asked_of(COMMAND + "--global-batch-size 8", OneLine(""), resolve)
