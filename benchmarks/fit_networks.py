@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from meshwright.app.validation import prediction
-from meshwright.app.validation.constants import cluster_name
+from meshwright.app.validation.constants import Constants, cluster_name
 from meshwright.app.validation.rows import MeasuredRun, RunStatus, read_measured_runs
 from meshwright.app.validation.sources import sources_of
 from meshwright.app.validation.unpredicted import NotPredictedError
@@ -130,18 +130,18 @@ def _error(row: MeasuredRun, share: float, rank_s: float) -> float:
     name = f"fabric.tried@{share}-{rank_s}"
     error = {"median": 0.0, "p95": 0.0, "basis": "tried"}
     document = {"share": share, "rank_s": rank_s, "slow": share, "fast": share, "error": error, "basis": "tried"}
-    shipped = prediction._at_rates
+    shipped = prediction.with_constants
 
     def at_share(request: TrainingRequest, run: object, constants: object) -> TrainingRequest:
         groups = (replace(group, node=replace(group.node, network=name)) for group in request.cluster.groups)
         return replace(request, cluster=replace(request.cluster, groups=tuple(groups)))
 
-    prediction._at_rates = at_share
+    prediction.with_constants = at_share
     try:
         with calibrations_in_force([Calibration(name, document)]):
-            predicted_s = prediction.costed_run(row.run).cost.step_time_s
+            predicted_s = prediction.costed_run(row.run, Constants()).cost.step_time_s
     finally:
-        prediction._at_rates = shipped
+        prediction.with_constants = shipped
     assert row.outcome.step_time_s is not None
     return float(np.log(row.outcome.step_time_s / predicted_s))
 

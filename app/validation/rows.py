@@ -112,7 +112,8 @@ def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[Measu
 
 def _measured_run(as_written: Cells, sources: Sources) -> MeasuredRun:
     reading = sources.of(as_written.required_text("source_id"))
-    cells, implementation, model = completed_by_rules(as_written, reading.rows)
+    cells, said = completed_by_rules(as_written, reading.rows)
+    reading = reading if said.gradient_dtype is None else replace(reading, gradient_dtype=said.gradient_dtype)
     cells, assumed = completed_by_assumptions(_with_source(cells, reading))
     run = Run(
         line=cells.line,
@@ -148,11 +149,11 @@ def _measured_run(as_written: Cells, sources: Sources) -> MeasuredRun:
         sequence_parallel=cells.count("sp"),
         recompute=cells.text("recompute"),
         schedule=cells.text("schedule"),
-        implementation=stated_over(_in_columns(cells), implementation),
+        implementation=stated_over(_in_columns(cells), said.implementation),
         reading=reading,
         top_k=cells.size("top_k"),
         etp=None if ETP not in cells.values else cells.size(ETP),
-        stated_model=model,
+        stated_model=said.model,
         assumed=assumed,
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))

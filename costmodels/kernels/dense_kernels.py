@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.kernels.sustained import sustained_matmul_s
+from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.operators import Operator, product_shape
 from meshwright.costmodels.units import DType
 
@@ -18,6 +19,29 @@ def product_s(operator: Operator, sizes: Mapping[str, int], *, device: Device, d
         sustained_matmul_s(device, dtype, *shape, batch=batch) for shape in ((m, n, k), (m, k, n), (k, n, m))
     )
     return forward, first + second
+
+
+ALIGNED_BYTES = 16
+"""Rows of 16-bit matrices that matrix units read are multiples of it (NVIDIA, Matrix Multiplication Background User's Guide,
+section 2.2)."""
+
+
+def unaligned_attention_s(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> float:
+    """Seconds of a product of attention without a fused kernel, forward, where rows of a head are no multiple of
+    `ALIGNED_BYTES`; 0 elsewhere, and of other operators: then its memory traffic decides.
+
+    Vector units compute in fp32 what matrix units can't read. The rate is that of the data sheet, nothing is fitted: in trials
+    of a model that differ in heads alone (BigScience's), heads of 108 cost 40 s beside the 103 to 125 of others.
+    """
+    pairs = next((tensor for tensor in (*operator.inputs, *operator.outputs) if tensor.dims.count(SEQ) == 2), None)
+    other = next((tensor for tensor in operator.inputs if tensor.dims.count(SEQ) == 1), None)
+    if pairs is None or other is None or dtype not in (DType.BF16, DType.FP16) or DType.FP32 not in device.peak_flops:
+        return 0.0
+    tokens, width = sizes[SEQ], sizes[other.dims[-1]]
+    if width * dtype.size_bytes % ALIGNED_BYTES == 0:
+        return 0.0
+    n, k = (tokens, width) if pairs in operator.outputs else (width, tokens)
+    return sustained_matmul_s(device, DType.FP32, tokens, n, k, batch=pairs.elements(sizes) // tokens**2)
 
 
 def convolution_products_s(

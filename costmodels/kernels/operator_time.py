@@ -10,7 +10,7 @@ from meshwright.costmodels.calibration.kernels import VectorKernel
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.kernels.attention_generations import attention_slowdown
 from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s
-from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s
+from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s, unaligned_attention_s
 from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_traffic
 from meshwright.costmodels.kernels.sustained import sustained_matmul_s, sustained_memory_s
 from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, vector_traffic
@@ -82,7 +82,8 @@ def operator_time(
     if operator.kind is OperatorKind.CONVOLUTION:
         forward_s, backward_s = convolution_products_s(operator, sizes, device=device, dtype=dtype)
         return OperatorTime(max(moved.forward_s, forward_s), max(moved.backward_s, backward_s))
-    return moved
+    unaligned_s = unaligned_attention_s(operator, sizes, device=device, dtype=dtype)
+    return OperatorTime(max(moved.forward_s, unaligned_s), max(moved.backward_s, 2 * unaligned_s)) if unaligned_s else moved
 
 
 def _kernels_s(kernels: tuple[KernelTraffic, ...], device: Device) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 from meshwright.app.validation.cells import Cells
 from meshwright.app.validation.stated.columns import RUN_COLUMNS, STATED_COLUMNS
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.units import STRICT_RECORD, Name
+from meshwright.costmodels.units import STRICT_RECORD, DType, Name
 from meshwright.solver.problem.implementation import StatedImplementation
 
 NOTHING_STATED = StatedImplementation()
@@ -38,6 +38,7 @@ class RowRule:
     columns          cells for columns that the row leaves empty
     instead          cells in place of the row's own, where these say something else than they seem to
     implementation   fields of the implementation
+    gradient_dtype   format of gradients, in place of the source's
     model            the model of the row
     """
 
@@ -48,6 +49,7 @@ class RowRule:
     columns: Mapping[str, str | int] = field(default_factory=dict)
     instead: Mapping[str, str | int] = field(default_factory=dict)
     implementation: StatedImplementation = NOTHING_STATED
+    gradient_dtype: DType | None = None
     model: StatedModel | None = None
 
     def __post_init__(self) -> None:
@@ -65,21 +67,33 @@ class RowRule:
         return all(re.search(pattern, cells.text(column), re.IGNORECASE) for column, pattern in self.where.items())
 
 
-def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, StatedImplementation, StatedModel | None]:
-    """The row with the columns that its rules state, and what they say of its implementation and its model.
+@dataclass(frozen=True, slots=True)
+class StatedByRules:
+    """The facts that the rules of a row state of it beside columns."""
+
+    implementation: StatedImplementation = NOTHING_STATED
+    gradient_dtype: DType | None = None
+    model: StatedModel | None = None
+
+
+def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, StatedByRules]:
+    """The row with the columns that its rules state, and what else they say of it.
 
     All rules look at the row as its table has it. Of two that state the same, the later counts.
     """
     stated, instead = dict[str, str](), dict[str, str]()
-    implementation, model = NOTHING_STATED, None
+    said = StatedByRules()
     for rule in rules:
         if rule.holds(cells):
             stated |= {column: str(value) for column, value in rule.columns.items()}
             instead |= {column: str(value) for column, value in rule.instead.items()}
-            implementation = stated_over(implementation, rule.implementation)
-            model = rule.model or model
+            said = StatedByRules(
+                stated_over(said.implementation, rule.implementation),
+                rule.gradient_dtype or said.gradient_dtype,
+                rule.model or said.model,
+            )
     empty = {column: value for column, value in stated.items() if not cells.values.get(column, "").strip()}
-    return replace(cells, values={**cells.values, **empty, **instead}), implementation, model
+    return replace(cells, values={**cells.values, **empty, **instead}), said
 
 
 def stated_over(base: StatedImplementation, stated: StatedImplementation) -> StatedImplementation:

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s
+from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s, unaligned_attention_s
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.kernels.sustained import sustained_matmul_s
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, forward_flops, product_shape
@@ -63,3 +63,34 @@ def test_a_convolution_takes_at_least_its_products_and_at_least_its_traffic() ->
         taken_s = operator_time(operator, sizes, device=DEVICE, dtype=DType.BF16).forward_s
         assert taken_s >= max(products_s, moved_s)
         assert taken_s == products_s or channels == 1
+
+
+def unfused(name: str) -> Operator:
+    """A product of attention without a fused kernel: scores of queries and keys, or their product with the values."""
+    query = Tensor("q", ("batch", "seq", "heads", "head_dim"))
+    pairs = Tensor("p", ("batch", "heads", "seq", "seq"))
+    inputs, output = ((query, query), pairs) if name == "scores" else ((pairs, query), query)
+    return Operator(name, OperatorKind.NORM, inputs, (output,))
+
+
+@pytest.mark.parametrize("name", ["scores", "context"])
+def test_heads_that_matrix_units_cannot_read_run_on_vector_units_in_fp32(name: str) -> None:
+    def seconds(head_dim: int, dtype: DType = DType.FP16) -> tuple[float, float]:
+        time = operator_time(unfused(name), SIZES | {"seq": 2048, "head_dim": head_dim}, device=DEVICE, dtype=dtype)
+        return time.forward_s, time.backward_s
+
+    # 104 and 112 columns of 2 bytes are rows of whole 16 bytes: memory alone decides. 108 are 13.5 times 16.
+    slow, aligned = seconds(108), (seconds(104), seconds(112))
+    shape = (2048, 2048, 108) if name == "scores" else (2048, 108, 2048)
+    product = sustained_matmul_s(DEVICE, DType.FP32, *shape, batch=4 * 8)
+    assert slow == (pytest.approx(product), pytest.approx(2 * product))
+    assert aligned[0] < aligned[1] and 3 * aligned[1][0] < slow[0]
+    assert seconds(108, DType.FP32)[0] < slow[0]
+
+
+def test_other_vector_operators_do_not_depend_on_heads_of_whole_rows() -> None:
+    softmax = Operator(
+        "softmax", OperatorKind.NORM, unfused("scores").outputs, (Tensor("q", ("batch", "heads", "seq", "seq")),)
+    )
+    sizes = SIZES | {"seq": 2041, "head_dim": 108}
+    assert unaligned_attention_s(softmax, sizes, device=DEVICE, dtype=DType.BF16) == 0.0

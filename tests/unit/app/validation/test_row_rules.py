@@ -22,6 +22,7 @@ from meshwright.costmodels.model.implementation import (
     TrainedWeights,
     VectorKernels,
 )
+from meshwright.costmodels.units import DType
 from meshwright.solver.problem.implementation import StatedImplementation
 from tests.unit.app.validation.tables import run, write_table
 
@@ -120,4 +121,20 @@ def test_a_faulty_rule_is_bad_input(fault: dict[str, dict[str, str]], words: str
 def test_no_rule_reads_or_states_what_was_measured() -> None:
     assert not set(STATED_COLUMNS) & set(RESULT_COLUMNS)
     assert set(COLUMNS) >= set(RESULT_COLUMNS) and len(set(COLUMNS)) == len(COLUMNS)
-    assert {each.name for each in fields(RowRule)} == {"basis", "where", "columns", "instead", "implementation", "model"}
+    stated = {"columns", "instead", "implementation", "gradient_dtype", "model"}
+    assert {each.name for each in fields(RowRule)} == {"basis", "where"} | stated
+
+
+def test_a_rule_states_the_format_of_gradients(tmp_path: Path) -> None:
+    """Rows of bf16 add their gradients up in fp32, whatever the source says of all; the later of two rules counts."""
+    rules = (
+        RowRule("a test", where={"precision": "bf16"}, gradient_dtype=DType.BF16),
+        RowRule("a test", where={"precision": "^bf16$"}, gradient_dtype=DType.FP32),
+        RowRule("a test", columns={"sp": 1}),
+    )
+    sources = Sources(sources={"own": Source("a test", gradient_dtype=DType.FP16, rows=rules)})
+    found = []
+    for precision in ("fp16", "bf16"):
+        table = write_table(tmp_path / f"{precision}.csv", {"source_id": "own", "precision": precision})
+        found.append(costed_run(read_measured_runs(table, sources)[0].run).request.workload.gradient_dtype)
+    assert found == [DType.FP16, DType.FP32]
