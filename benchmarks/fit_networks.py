@@ -7,7 +7,8 @@ network (a factor of its own, with the spread that docs/calibration.md states be
 scale of their errors, a Laplace distribution's. A cluster counts at most as much as ten runs. Shares of the clusters of a kind
 are lognormal, cut near the whole line rate, and modes of kinds are so around a common one: kinds of few clusters stay near all
 others. Common mode, both spreads and cost per rank are the likeliest. Each source is left out in turn: its runs are predicted
-by the prior of its kind that all others give, and at 0.9 of line rate, which was taken before.
+by the prior of its kind that all others give, and at 0.9 of line rate, which was taken before. The same is then done with
+clusters told apart by their frameworks in place of their networks.
 """
 
 from __future__ import annotations
@@ -46,16 +47,20 @@ LOG_SHARES = np.log(np.geomspace(SHARES[0], SHARES[-1], 40))
 SPREADS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 OTHER = "other"
 
+LARGE_MESSAGES = ("megatron-core-0.20", "megatron-lm-2022")
+"""Profiles whose gradients travel in buffers of many layers, and whose weights once a step: Megatron-LM's."""
+
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ClusterRuns:
-    """Runs of one cluster: its kind of network, and measured over predicted log times [shares, costs per rank, runs]."""
+    """Runs of one cluster: what shares its prior, and measured over predicted log times [shares, costs per rank, runs]."""
 
     source: str
     name: str
     kind: str
+    profile: str
     nodes: tuple[int, ...]
     errors: Floats
 
@@ -84,10 +89,19 @@ def main() -> None:
             f"{each.name:45} {each.kind:12} {each.errors.shape[2]:3} runs, share {middle:.2f} ({low:.2f} to {high:.2f}), "
             f"log likelihood by cost per rank {costs}"
         )
+    print("\nby network")
+    _print_left_out(clusters, likelihoods)
+    print("\nby framework")
+    frameworks = ["large messages" if each.profile in LARGE_MESSAGES else "others" for each in clusters]
+    _print_left_out([replace(each, kind=kind) for each, kind in zip(clusters, frameworks, strict=True)], likelihoods)
+
+
+def _print_left_out(clusters: Sequence[ClusterRuns], likelihoods: Mapping[str, Floats]) -> None:
+    """Print the priors of kinds, and errors of sources left out."""
     rank_s, priors = priors_of(clusters, likelihoods)
-    print(f"\n{rank_s * 1e6:.0f} us a rank")
+    print(f"{rank_s * 1e6:.0f} us a rank")
     for kind, found_prior in priors.items():
-        print(f"{kind:12} {_said(found_prior)}")
+        print(f"{kind:14} {_said(found_prior)}")
     before, after = [], []
     for source in sorted({each.source for each in clusters}):
         left = [each for each in clusters if each.source == source]
@@ -120,7 +134,8 @@ def clusters_of(rows: Sequence[MeasuredRun]) -> list[ClusterRuns]:
     for name, members in by_cluster.items():
         chosen = members[:: -(-len(members) // RUNS_OF_CLUSTER)]
         errors = np.array([[[_error(row, share, rank_s) for row in chosen] for rank_s in RANK_S] for share in SHARES])
-        found.append(ClusterRuns(members[0].run.source, name, kinds[name], tuple(sorted(nodes[name])), errors))
+        profile = members[0].run.reading.implementation.profile or ""
+        found.append(ClusterRuns(members[0].run.source, name, kinds[name], profile, tuple(sorted(nodes[name])), errors))
         print("predicted", name, len(chosen), file=sys.stderr, flush=True)
     return found
 
