@@ -80,7 +80,7 @@ before the third change.
 | copies of experts where ranks do not divide them | DeepSeek-R1 on 24 and 48 ranks | not predicted | 10% (7) |
 | constants calibrated instead of the profiles' | aggregated, up to 8 clients | 19% (86) | 10% (86) |
 
-Most of the last line is vLLM: every fold chooses 0 ms for the host time of a step, its profile, which `plan` uses, has 1.5 ms.
+Most of the last line is vLLM: every fold chooses 0 ms for the host time of a step, its profile had 1.5 ms until then.
 
 A sample misses the rarest rows. Over every third row, aggregated ones that state their configuration missed TTFT by 60%
 (median 23%), because a few rows with more than 64 clients are predicted many times too long (196%, median 29%). Among them

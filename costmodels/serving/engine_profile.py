@@ -43,9 +43,9 @@ class EngineProfile:
 
 ENGINE_VLLM = EngineProfile(
     engine=ServingEngine.VLLM,
-    # vLLM V1, Llama-3.2-1B: 2.61 ms between tokens (vllm-project/vllm pull 17866) whose 2.5 GB of weights and 16 layers of
-    # kernels take 1.1 ms on an H100.
-    step_s=1.5e-3,
+    # Hidden by the device, which runs a step while the next one is scheduled (vLLM documentation, asynchronous scheduling):
+    # every fold of measured points, with a model or a source left out, prefers 0 (docs/accuracy-serving.md, Constants).
+    step_s=0.0,
     # Scheduler.update_from_output takes 0.142 ms at 128 sequences (vllm-project/vllm pull 46112).
     sequence_s=1.1e-6,
     # vLLM V1 sampler: read 16-bit and write fp32 (6), softmax reads and writes fp32 (8), the choice reads it (4).
@@ -70,14 +70,11 @@ ENGINE_VLLM = EngineProfile(
 ENGINE_TENSORRT_LLM = replace(
     ENGINE_VLLM,
     engine=ServingEngine.TENSORRT_LLM,
-    step_s=0.0,
     sequence_s=0.0,
     beside_tokens=128,
     dealing=Dealing(waiting=1, running=1),
 )
-ENGINE_SGLANG = replace(
-    ENGINE_VLLM, engine=ServingEngine.SGLANG, step_s=0.0, sequence_s=0.0, beside_tokens=1024, dealing=IN_TURN
-)
+ENGINE_SGLANG = replace(ENGINE_VLLM, engine=ServingEngine.SGLANG, sequence_s=0.0, beside_tokens=1024, dealing=IN_TURN)
 
 ENGINE_PROFILES: Mapping[ServingEngine, EngineProfile] = {
     ServingEngine.VLLM: ENGINE_VLLM,

@@ -61,7 +61,7 @@ def test_groups_that_do_the_same_take_the_time_of_groups_alike(search: Search) -
     alike_s = engine.times.tokens_s[0, tokens]
     # Tables of groups alike do not fall where those of experts do, and are a line over the end of shared experts' own stream.
     assert float(np.median(np.abs(apart_s / alike_s - 1.0))) < 5e-3
-    np.testing.assert_allclose(apart_s, alike_s, rtol=5e-2)
+    np.testing.assert_allclose(apart_s, alike_s, rtol=6e-2)
 
 
 def test_a_fuller_group_is_never_faster_nor_is_company() -> None:

@@ -97,7 +97,7 @@ def test_a_plan_says_everything() -> None:
 
 
 def test_a_plan_says_which_constraint_binds() -> None:
-    slow = plan(serving_request(rate=9.0, ttft_ms=5000.0, tpot_ms=12.0))
+    slow = plan(serving_request(rate=4.0, ttft_ms=5000.0, tpot_ms=9.0))
     assert slow.notes[-1].startswith("Binds most, by the share of what is allowed that it takes: P95 TPOT (")
     late = plan(serving_request(rate=9.0, ttft_ms=120.0, tpot_ms=200.0))
     assert "it takes: P95 TTFT (" in late.notes[-1]
