@@ -24,9 +24,6 @@ STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3)
 OPERATOR_S = (0.0, 30e-6, 60e-6, 90e-6)
 """Host times of an operator that are tried: none (compiled, or in a graph) to several kernels from Python modules."""
 
-TURNAROUND_S = (0.002, 0.010, 0.030)
-"""Times from an answer to the next request that are tried."""
-
 REQUEST_S = tuple(0.01 * n for n in range(21))
 """Times outside of steps that are tried, 0 to 200 ms."""
 
@@ -116,7 +113,7 @@ def calibrate(
 
 
 def _is_fitted_to(deployed: Deployment, outcome: ServingOutcome) -> bool:
-    return deployed.prefill is None and deployed.drafts is Drafts.NONE and _has_both(outcome)
+    return deployed.prefill is None and deployed.stated and deployed.drafts is Drafts.NONE and _has_both(outcome)
 
 
 def _spaced(rows: Sequence[Known]) -> Sequence[Known]:
@@ -140,7 +137,7 @@ def fit_constants(engine: EngineName, rows: Sequence[Known]) -> EngineConstants:
         return _mape([(figures(d, constants).ttft_of(measured.statistic), measured.ttft_ms) for d, measured in rows])
 
     stepping = min((replace(default_constants(engine), step_s=step_s) for step_s in STEP_S), key=tpot_error)
-    around = product(OPERATOR_S, TURNAROUND_S, REQUEST_S, SCHEDULING[engine])
+    around = product(OPERATOR_S, REQUEST_S, SCHEDULING[engine])
     return min((EngineConstants(stepping.step_s, *choice) for choice in around), key=ttft_error)
 
 

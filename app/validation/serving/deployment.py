@@ -15,8 +15,17 @@ from meshwright.app.validation.serving.checkpoints import OWN_PRECISION
 from meshwright.app.validation.serving.degrees import Workers, flags_of, launched, workers_of
 from meshwright.app.validation.serving.drafts import Drafts, drafted, stated_drafts
 from meshwright.app.validation.serving.named_models import graph_of, named_model
-from meshwright.app.validation.serving.recipes import EngineName, Load, Source, held_steps, joined_steps, kv_dtype, step_tokens
-from meshwright.app.validation.serving.rows import ServingRun
+from meshwright.app.validation.serving.recipes import (
+    EngineName,
+    Load,
+    Source,
+    held_steps,
+    joined_steps,
+    kv_dtype,
+    scheduling,
+    step_tokens,
+)
+from meshwright.app.validation.serving.rows import AGGREGATED, ServingRun
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.app.ways_in.hardware_names import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
@@ -43,6 +52,10 @@ their lengths are taken as fixed."""
 
 _INFERENCEX = re.compile(r"source_file=2026-|db-dump/|gap-analysis\.csv")
 """Notes of rows taken from InferenceX's data base."""
+
+_SHARED_BY_UNKNOWN = re.compile(r"gtl_(job|task)_id=")
+"""Notes of rows that AIConfigurator's developers ran on deployments of Dynamo. Clients are those of all workers (benchmark
+sglang.rule: estimated_concurrency = agg_workers * max_batch_size), whose number no column gives."""
 
 _MEASURED = re.compile(r"measured=(\d{4}-\d{2}-\d{2})")
 
@@ -77,8 +90,9 @@ class Deployment:
     as soon as their last is answered, None under full load; lengths are uniform from ``shortest`` of the nominal ones.
     ``step_tokens`` limit a step, ``held_steps`` is how many decode steps a new request is held back for on average,
     ``joined_steps`` for how many at most until every attention group has a prompt. ``source`` is who ran it, ``drafted`` are
-    the drafts that it may have had, each with its weight. ``config`` is the
-    file of a model that is not the catalogue's."""
+    the drafts that it may have had, each with its weight. ``scheduling`` is how steps are formed, None where nothing says it.
+    ``stated`` says that the row leaves neither its degrees nor the number of its workers open. ``config`` is the file of a
+    model that is not the catalogue's."""
 
     model: str
     node: str
@@ -98,6 +112,8 @@ class Deployment:
     drafts: Drafts
     drafted: tuple[tuple[float, Speculation], ...] = ()
     flags: LaunchFlags = NO_FLAGS
+    scheduling: Scheduling | None = None
+    stated: bool = True
     config: str = ""
 
     @property
@@ -140,6 +156,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         output_tokens=run.output_tokens,
         clients=_clients(run),
         measured="" if (dated := _MEASURED.search(run.note)) is None else dated[1],
+        release=run.engine_version,
     )
     return Deployment(
         model=name,
@@ -160,8 +177,16 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         drafts=drafts,
         drafted=() if drafts is not Drafts.STATED else drafted(run, flags, load, decode, graph),
         flags=flags,
+        scheduling=flags.scheduling or scheduling(load),
+        stated=_is_stated(run, flags),
         config=config,
     )
+
+
+def _is_stated(run: ServingRun, flags: LaunchFlags) -> bool:
+    if run.mode != AGGREGATED:
+        return True
+    return (bool(run.tp) or flags.tp is not None) and _SHARED_BY_UNKNOWN.search(run.note) is None
 
 
 def _node(gpu: str) -> str:

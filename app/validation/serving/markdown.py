@@ -77,8 +77,8 @@ def _mape(found: Errors | None) -> str:
 def constants_table(folds: Iterable[Fold]) -> str:
     """The constants of each fold, and how many rows they were fitted to."""
     lines = [
-        "| engine | used for | step | prompt operator | turnaround | request | scheduling | fitted on |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| engine | used for | step | prompt operator | request | scheduling | fitted on |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for fold in folds:
         fitted = fold.constants
@@ -88,7 +88,6 @@ def constants_table(folds: Iterable[Fold]) -> str:
             markdown_text(" on ".join(fold.key)),
             f"{fitted.step_s * 1e3:g} ms",
             f"{fitted.operator_s * 1e6:.0f} us",
-            f"{fitted.turnaround_s * 1e3:.0f} ms",
             f"{fitted.request_s * 1e3:.0f} ms",
             f"`{fitted.scheduling.value}`",
             basis,

@@ -7,9 +7,11 @@ runs are launched as its generator does (github.com/ai-dynamo/aiconfigurator, sr
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
 
@@ -22,6 +24,11 @@ GENERATED_SEQUENCES = 512
 GENERATED_TOKENS = 1500
 """Tokens of a step that it adds to a prompt and to the sequences (trtllm.rule and vllm.rule, max_num_tokens; sglang.rule,
 max_prefill_tokens)."""
+
+
+_MIXED_CHUNKS_SINCE = (0, 5, 6)
+"""Release of SGLang since which AIConfigurator's generator switches mixed chunks on: its rule and template of January 2026
+(sglang.rule, enable_mixed_chunk; cli_args.j2), with which releases of December 2025 and later were launched."""
 
 
 class EngineName(StrEnum):
@@ -48,7 +55,7 @@ class Source(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Load:
     """The part of a row that a launch script looks at. ``clients`` is None under full load; ``measured`` is the date
-    (2025-11-02), empty where the row has none."""
+    (2025-11-02), ``release`` that of the engine (0.5.6.post2), both empty where the row has none."""
 
     source: Source
     engine: EngineName
@@ -60,6 +67,7 @@ class Load:
     output_tokens: int
     clients: int | None
     measured: str = ""
+    release: str = ""
 
 
 def step_tokens(load: Load) -> int:
@@ -88,6 +96,14 @@ def step_tokens(load: Load) -> int:
         return max(least, (clients + prompt + 127) // 64 * 64)
     # 70b_fp8_h200_trt_slurm.sh: --max_num_tokens $MAX_MODEL_LEN, both lengths and 200.
     return prompt + load.output_tokens + 200
+
+
+def scheduling(load: Load) -> Scheduling | None:
+    """Return how steps are formed, None where the source does not say."""
+    if load.source is not Source.AICONFIGURATOR or load.engine is not EngineName.SGLANG:
+        return None
+    numbers = tuple(int(number) for number in re.findall(r"\d+", load.release)[:3])
+    return Scheduling.CHUNKED_PREFILL if numbers >= _MIXED_CHUNKS_SINCE else Scheduling.PREFILL_FIRST
 
 
 def kv_dtype(load: Load) -> DType:

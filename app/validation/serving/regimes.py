@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from meshwright.app.validation.serving.deployment import Deployment
 from meshwright.app.validation.serving.drafts import Drafts
-from meshwright.app.validation.serving.rows import AGGREGATED, MeasuredPoint, ServingRun
+from meshwright.app.validation.serving.rows import MeasuredPoint
 
 FEW_CLIENTS, SOME_CLIENTS = 8, 64
 """Clients of a replica up to which its load is low, and up to which it is medium."""
@@ -27,7 +27,7 @@ class ServingLoad(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """The kind of a point. ``stated`` says that its row leaves neither degrees nor drafts open."""
+    """The kind of a point. ``stated`` says that its row leaves neither degrees, workers nor drafts open."""
 
     pools: bool
     drafts: Drafts
@@ -35,13 +35,12 @@ class Regime:
     load: ServingLoad
 
 
-def regime(run: ServingRun, deployed: Deployment) -> Regime:
+def regime(deployed: Deployment) -> Regime:
     """Return the regime of a row that can be predicted."""
-    degrees = run.mode != AGGREGATED or bool(run.tp) or deployed.flags.tp is not None
     return Regime(
         pools=deployed.prefill is not None,
         drafts=deployed.drafts,
-        stated=degrees and deployed.drafts is not Drafts.UNKNOWN,
+        stated=deployed.stated and deployed.drafts is not Drafts.UNKNOWN,
         load=_load(deployed),
     )
 

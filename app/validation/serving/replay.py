@@ -74,14 +74,12 @@ class EngineConstants:
 
     step_s         host time of a step that the device does not hide
     operator_s     host time of an operator in a step with prompts, which CUDA graphs do not hold
-    turnaround_s   from an answer to the client's next request in the engine's queue
     request_s      time to first token spent outside of steps and queue: network, tokenizer, first answer
     scheduling     how steps are formed
     """
 
     step_s: float
     operator_s: float
-    turnaround_s: float
     request_s: float
     scheduling: Scheduling
 
@@ -89,7 +87,7 @@ class EngineConstants:
 def default_constants(engine: EngineName) -> EngineConstants:
     """The engine as ``plan`` and ``simulate`` have it: its profile, and what its law says lies outside of a simulation."""
     profile = PROFILES[engine]
-    return EngineConstants(profile.step_s, profile.prompt_operator_s, 0.0, OUTSIDE_S[profile.engine], SCHEDULING[engine][0])
+    return EngineConstants(profile.step_s, profile.prompt_operator_s, OUTSIDE_S[profile.engine], SCHEDULING[engine][0])
 
 
 def replay(deployed: Deployment, constants: EngineConstants) -> Figures:
@@ -108,8 +106,7 @@ def _replayed(deployed: Deployment, constants: EngineConstants, drafts: Speculat
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
         raise NotPredictedError(f"{error.problem}{given}") from error
-    # The turnaround lies between requests; what of it a client waits for is in the time of a request.
-    outside_s = constants.request_s - constants.turnaround_s + deployed.held_steps * float(np.mean(result.tpot_s))
+    outside_s = constants.request_s + deployed.held_steps * float(np.mean(result.tpot_s))
     tokens = float(result.requests.output_tokens.sum())
     return figures_of(result, outside_s=outside_s, output_tokens_per_s=alike * tokens / result.duration_s)
 
@@ -124,7 +121,7 @@ def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Specul
     step_tokens = deployed.step_tokens
     # Without chunks the limit must hold the longest prompt, and where requests are evicted their output.
     whole = deployed.prompt_tokens if ADMISSION[deployed.engine] is Admission.RESERVE else longest
-    scheduling = deployed.flags.scheduling or constants.scheduling
+    scheduling = deployed.scheduling or constants.scheduling
     if scheduling is not Scheduling.CHUNKED_PREFILL and whole + sequences > step_tokens:
         step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
     engine = simulated_engine(replace(deployed, step_tokens=step_tokens), drafts)
@@ -132,7 +129,8 @@ def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Specul
     kv_tokens = _kv_tokens(engine, deployed, step_tokens=step_tokens, sequences=held)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
-    times = with_host_time(engine, constants, PROFILES[deployed.engine])
+    profile = PROFILES[deployed.engine]
+    times = with_host_time(engine, constants, profile)
     clients, count, alike = sequences, MAX_LOAD_REQUESTS, groups
     if isinstance(times, GroupTimes):
         times, alike = replace(times, joined_steps=deployed.joined_steps), workers.count
@@ -146,7 +144,7 @@ def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Specul
     sequences = min(sequences, step_tokens // engine.query_tokens, deployed.most_sequences)
     limits = BatchLimits(sequences, step_tokens, kv_tokens, scheduling, admission(deployed.engine, drafts))
     stream = _stream(deployed, count, drafts)
-    run = simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=constants.turnaround_s, window=_EVERYTHING)
+    run = simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=profile.turnaround_s, window=_EVERYTHING)
     return run, alike
 
 

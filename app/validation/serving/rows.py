@@ -95,6 +95,7 @@ class ServingRun:
     speculation: str = ""
     draft_tokens: int | None = None
     acceptance: float | None = None
+    engine_version: str = ""
     launch: str = ""
     prefill: PhaseCells | None = None
     decode: PhaseCells | None = None
@@ -165,6 +166,7 @@ def _point(cells: Cells) -> MeasuredPoint:
         speculation=cells.text("speculation"),
         draft_tokens=cells.size("draft_tokens"),
         acceptance=_share(cells, "acceptance"),
+        engine_version=cells.text("engine_version"),
         launch=cells.text("launch"),
         prefill=_phase(cells, "prefill"),
         decode=_phase(cells, "decode"),

@@ -141,15 +141,14 @@ def simulate_closed_loop(
     """As ``simulate``, with ``concurrency`` clients that send their next request as soon as the last is answered (how
     public benchmarks measure); arrival times of the stream are not used.
 
-    Network, tokenizer and client take ``delay_s`` from an answer to the next request's place in the queue. The result's
-    arrivals are when clients sent.
+    Network, tokenizer and client take ``delay_s`` from an answer to the next request's place in the queue, from which the
+    result's times to first token count.
     """
     known = min(concurrency, len(stream))
     arrival_s = np.full(len(stream), np.inf)
     arrival_s[:known] = delay_s
     closed = replace(stream, arrival_s=arrival_s)
-    result = _simulate(times, closed, limits, targets, window, known=known, delay_s=delay_s)
-    return replace(result, requests=replace(result.requests, arrival_s=result.requests.arrival_s - delay_s))
+    return _simulate(times, closed, limits, targets, window, known=known, delay_s=delay_s)
 
 
 def _simulate(

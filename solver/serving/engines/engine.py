@@ -56,6 +56,7 @@ class Engine:
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
+    turnaround_s: float
     work: ModelWork
     precision: ServingPrecision
     speculation: Speculation | None = None
@@ -221,6 +222,7 @@ class EngineBuilder:
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators, communicator_bytes=device.communicator_bytes),
             memory_share=self._profile.memory_share,
+            turnaround_s=self._profile.turnaround_s,
             work=self._work,
             precision=self._precision,
             speculation=self._speculation,

@@ -150,7 +150,8 @@ class OneLayout:
         streams = self._asked.traffic.streams(share, requests, at_least=longer)
         if self._asked.traffic.is_closed:
             clients = self._asked.traffic.clients(share)
-            return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, targets=targets)]
+            delay_s = candidate.engine.turnaround_s
+            return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, delay_s=delay_s, targets=targets)]
         # Of several replicas none alone shows that the percentile of all is missed.
         early = targets if len(streams) == 1 else NO_TARGETS
         return [simulate(times, stream, limits, targets=early, window=window) for stream in streams]

@@ -150,6 +150,7 @@ class SwitchedBuilder:
             capacity_bytes=decode.capacity_bytes,
             overhead_bytes=overhead_bytes,
             memory_share=decode.memory_share,
+            turnaround_s=decode.turnaround_s,
             work=decode.work,
             precision=decode.precision,
             prefill=first,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.queueing.analytic.percentiles import batch_rates, predict_closed
-from meshwright.costmodels.queueing.simulation.replica import simulate_closed_loop
+from meshwright.costmodels.queueing.simulation.replica import SimulationResult, simulate_closed_loop
 from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress, ignore_progress, never_stop
@@ -153,6 +153,23 @@ def test_a_time_limit_before_the_sweep_leaves_the_plan_and_a_note() -> None:
     plan = plan_serving(serving_request(search=SWEPT), stop=lambda: bool(decided), progress=progress)
     assert decided and plan.feasible and plan.interactivity is None
     assert "search.time_limit_s" in plan.notes[-1]
+
+
+def test_clients_in_a_closed_loop_take_the_turnaround_of_the_engine() -> None:
+    request = serving_request(ttft_ms=None, tpot_ms=None)
+    workload = replace(request.workload, arrivals=ClosedArrivals(process="closed", concurrency=4))
+    evaluator = Evaluator(workload, promised_of(request), 0)
+    engine = EngineBuilder(request, sequence_tokens=evaluator.longest_request).engine(next(iter(layouts(request))))
+
+    def answered(turnaround_s: float) -> SimulationResult:
+        candidate = Candidate(replace(engine, turnaround_s=turnaround_s), 2048, 4)
+        (result,) = evaluator.simulations_of(candidate, Share(4.0), requests=40)
+        return result
+
+    none, long = answered(0.0), answered(0.5)
+    # Ten requests of each client, each but the first after its turnaround.
+    assert long.duration_s > none.duration_s + 9 * 0.4
+    assert float(np.mean(long.ttft_s)) < float(np.mean(none.ttft_s)) + 0.1
 
 
 def test_clients_in_a_closed_loop_have_the_chart_of_arrivals() -> None:

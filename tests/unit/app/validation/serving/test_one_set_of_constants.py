@@ -39,3 +39,4 @@ def test_steps_of_validate_are_those_that_plan_simulates(tmp_path: Path, engine:
     assert isinstance(own, StepTimes) and isinstance(used, StepTimes)
     assert np.array_equal(own.tokens_s, used.tokens_s)
     assert np.array_equal(own.least_prompt_s, used.least_prompt_s)
+    assert built.turnaround_s == PROFILES[engine].turnaround_s > 0.0

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.validation.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, step_tokens
+from meshwright.app.validation.serving.recipes import (
+    EngineName,
+    Load,
+    Source,
+    held_steps,
+    kv_dtype,
+    scheduling,
+    step_tokens,
+)
+from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.units import DType
 
 LOAD = Load(
@@ -80,3 +89,19 @@ def test_requests_that_are_held_back() -> None:
     assert held_steps(replace(LOAD, clients=1)) == pytest.approx(20, rel=0.02)
     assert held_steps(replace(LOAD, tp=8)) == 0.0
     assert held_steps(replace(LOAD, clients=None)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("release", "formed"),
+    [
+        ("0.5.1.post1", Scheduling.PREFILL_FIRST),
+        ("0.5.6.post2", Scheduling.CHUNKED_PREFILL),
+        ("0.5.10", Scheduling.CHUNKED_PREFILL),
+        ("", Scheduling.PREFILL_FIRST),
+    ],
+)
+def test_aiconfigurator_mixes_chunks_in_later_releases_of_sglang(release: str, formed: Scheduling) -> None:
+    ran = replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.SGLANG, release=release)
+    assert scheduling(ran) is formed
+    assert scheduling(replace(ran, engine=EngineName.VLLM)) is None
+    assert scheduling(replace(ran, source=Source.INFERENCEX)) is None

@@ -13,7 +13,7 @@ from tests.unit.app.validation.serving.tables import point, points
 
 def regime_of(folder: Path, **changes: str) -> Regime:
     run = point(folder, **changes).run
-    return regime(run, deployment(run))
+    return regime(deployment(run))
 
 
 def test_load_is_of_one_replica(tmp_path: Path) -> None:
@@ -27,6 +27,9 @@ def test_load_is_of_one_replica(tmp_path: Path) -> None:
 def test_what_a_row_leaves_open(tmp_path: Path) -> None:
     assert regime_of(tmp_path) == Regime(pools=False, drafts=Drafts.NONE, stated=True, load=ServingLoad.LOW)
     assert not regime_of(tmp_path, tp="", n_gpus="2").stated
+    dynamo = {"note": "source_file=aic-auto-gap-analysis/data/h100_sxm/vllm; gtl_task_id=102487529"}
+    assert not regime_of(tmp_path, **dynamo).stated
+    assert regime_of(tmp_path, note="source_file=aic-auto-gap-analysis/data/h100_sxm/vllm; silicon_concurrency=16").stated
     deepseek = {"model": "deepseek-ai/DeepSeek-R1", "gpu": "b200", "tp": "8", "n_gpus": "8"}
     assert not regime_of(tmp_path, **deepseek).stated
     assert regime_of(tmp_path, **deepseek, speculation="none").stated

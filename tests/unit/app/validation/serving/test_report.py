@@ -81,6 +81,15 @@ def test_calibration_finds_the_constants_that_made_the_rows(tmp_path: Path) -> N
     assert (fitted.step_s, fitted.request_s) == (1.5e-3, 0.06)
 
 
+def test_rows_that_leave_their_workers_open_are_not_fitted_to(tmp_path: Path) -> None:
+    lengths = [{"osl": str(64 + n)} for n in range(LEAST_ROWS)]
+    (open_rows,) = calibrate(points(tmp_path, *(n | {"tp": "", "ep": "", "n_gpus": "1"} for n in lengths), OTHER_MODEL)).folds[
+        1:
+    ]
+    (stated,) = calibrate(points(tmp_path, *lengths, OTHER_MODEL)).folds[1:]
+    assert (open_rows.rows, stated.rows) == (0, LEAST_ROWS)
+
+
 def test_few_rows_leave_the_profile(tmp_path: Path) -> None:
     (fold,) = calibrate(points(tmp_path, {})).folds
     assert (fold.rows, fold.constants) == (0, default_constants(EngineName.VLLM))
