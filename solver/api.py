@@ -18,10 +18,11 @@ from meshwright.solver.answer.reason import unfinished_search
 from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop, ignore_progress
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
+from meshwright.solver.serving.changes import reached_by_serving, serving_changes
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.no_plan import infeasible_serving
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
-from meshwright.solver.suggestions import solved_suggestions
+from meshwright.solver.suggestions import SERVING_WORK, TRAINING_WORK, solved_suggestions
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
 from meshwright.solver.training.planner import plan_training, predict_training
@@ -43,14 +44,19 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     fits, the reason's remedies are solved changes of the request.
     """
     plan = _solved(request, stop=stop, progress=progress)
-    if plan.feasible or not plan.is_decided or not isinstance(request, TrainingRequest):
+    if plan.feasible or not plan.is_decided:
         return plan
     assert plan.reason is not None, "an infeasible plan says why"
 
     def changed(other: PlanRequest, counted: Stop) -> Plan:
         return _solved(other, stop=counted, progress=ignore_progress)
 
-    found = solved_suggestions(training_changes(request, plan.reason), changed, reached_by, stop=stop)
+    if isinstance(request, TrainingRequest):
+        ladders = training_changes(request, plan.reason)
+        found = solved_suggestions(ladders, changed, reached_by, work=TRAINING_WORK, stop=stop)
+    else:
+        ladders = serving_changes(request, plan.reason)
+        found = solved_suggestions(ladders, changed, reached_by_serving, work=SERVING_WORK, stop=stop)
     reason = replace(plan.reason, remedies=tuple(f"{each.change}: {each.reaches}" for each in found))
     return replace(plan, suggestions=found, reason=reason)
 

@@ -6,7 +6,7 @@ that has a plan is suggested. Work is limited by counts, so the same request get
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from meshwright.costmodels.errors import InvalidInputError
@@ -14,21 +14,23 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Suggestion
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.request import PlanRequest
-
-MOST_ASKED = 4000
-"""Times that the search of one change may ask whether to stop, once for each node and part of one."""
-
-MOST_ASKED_IN_ALL = 16_000
-"""The same of all changes of a request together."""
+from meshwright.solver.request_changes import Change
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A request with something changed."""
+class Work:
+    """Times that searches may ask whether to stop: that of one change, those of one ladder, those of all ladders."""
 
-    words: str
-    set: Mapping[str, str]
-    request: PlanRequest
+    change: int
+    ladder: int
+    all: int
+
+
+TRAINING_WORK = Work(change=12_000, ladder=28_000, all=48_000)
+"""Once for each node of a search and part of one. Llama-3.1-70B on three nodes of eight H100 takes 11,600."""
+
+SERVING_WORK = Work(change=60, ladder=90, all=300)
+"""Once for each simulation, of ten thousand requests where it is not screened out."""
 
 
 class Counted:
@@ -48,23 +50,26 @@ def solved_suggestions(
     solve: Callable[[PlanRequest, Stop], Plan],
     reached: Callable[[Plan], str],
     *,
+    work: Work,
     stop: Stop,
 ) -> tuple[Suggestion, ...]:
     """Return of each ladder the first change with a plan; ``reached`` says what a plan reaches. Changes that can't be planned
     at all, and those whose search ends undecided, are passed over."""
-    found, left = [], MOST_ASKED_IN_ALL
+    found, left = list[Suggestion](), work.all
     for ladder in ladders:
+        of_ladder = min(work.ladder, left)
         for change in ladder:
-            if left <= 0 or stop():
+            if of_ladder <= 0 or stop():
                 break
-            counted = Counted(stop, min(MOST_ASKED, left))
+            counted = Counted(stop, min(work.change, of_ladder))
             before = counted.left
             try:
                 plan = solve(change.request, counted)
             except InvalidInputError:
                 continue
             finally:
-                left -= before - max(0, counted.left) + 1
+                taken = before - max(0, counted.left) + 1
+                of_ladder, left = of_ladder - taken, left - taken
             if plan.feasible and plan.certificate.objective is not None:
                 figures = (plan.certificate.objective, plan.certificate.unit)
                 found.append(Suggestion(change.words, change.set, reached(plan), *figures))

@@ -14,7 +14,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import Stop, ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
-from meshwright.solver.suggestions import MOST_ASKED, MOST_ASKED_IN_ALL, Change, solved_suggestions
+from meshwright.solver.request_changes import Change
+from meshwright.solver.suggestions import Work, solved_suggestions
 from tests.unit.solver.training.full_space import larger
 from tests.unit.solver.training.instances import random_request
 
@@ -104,14 +105,16 @@ def test_a_ladder_stops_at_its_first_plan_and_work_is_counted() -> None:
     def change(name: str) -> Change:
         return Change(name, {}, replace(request, model=replace(request.model, name=name)))
 
+    work = Work(change=1000, ladder=1500, all=4000)
     ladders = [[change("bad"), change("good"), change("good")], [change("bad")], [change("good")]]
-    found = solved_suggestions(ladders, answers, lambda plan: "reached", stop=never_stop)
+    found = solved_suggestions(ladders, answers, lambda plan: "reached", work=work, stop=never_stop)
     assert [each.change for each in found] == ["good", "good"] and asked == ["bad", "good", "bad", "good"]
     asked.clear()
-    endless = [[change("endless")] for _ in range(20)]
-    assert solved_suggestions(endless, answers, lambda plan: "reached", stop=never_stop) == ()
-    assert 1 < len(asked) < 20 and MOST_ASKED * len(asked) >= MOST_ASKED_IN_ALL
-    assert solved_suggestions(ladders, answers, lambda plan: "reached", stop=lambda: True) == ()
+    # A ladder has room for one such search and a half, all of them for two ladders and two thirds.
+    endless = [[change("endless")] * 5 for _ in range(20)]
+    assert solved_suggestions(endless, answers, lambda plan: "reached", work=work, stop=never_stop) == ()
+    assert len(asked) == 5
+    assert solved_suggestions(ladders, answers, lambda plan: "reached", work=work, stop=lambda: True) == ()
 
 
 @pytest.mark.parametrize("seed", SHORT_OF_TIME)

@@ -1,0 +1,150 @@
+"""The changes of a serving request that may help where it has no plan."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.problem.choice import SERVING
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, TraceArrivals
+from meshwright.solver.request_changes import Change, more_nodes, restrictions_lifted, rounded, with_targets
+
+RELAXED = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+"""Targets that are tried, over what the reason says is needed: that is of a request alone where none keeps it even so."""
+
+LESS_CONFIDENCE = (0.75, 0.5)
+LESS_LOAD = (0.9, 0.75, 0.5, 0.25, 0.1)
+"""Loads that are tried, over the one asked for, after the one that the reason says all devices keep up with."""
+
+ABOUT = (0.85, 1.0, 1.25, 1.5, 2.0)
+"""Numbers of nodes that are tried, over those that would keep up with a load if each took an equal part of it."""
+
+MEMORY = "memory"
+LOADS = ("requests_per_s", "concurrency")
+"""Constraints that are loads."""
+
+SHORTER = (2, 4, 8)
+LOAD_DIGITS = 3
+
+NARROWER = {DType.FP32: (DType.BF16, DType.FP8), DType.BF16: (DType.FP8, DType.FP4), DType.FP16: (DType.FP8, DType.FP4)}
+"""Precisions that are tried in turn; of fp8 that is fp4."""
+
+
+def serving_changes(request: ServingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
+    """Yield ladders of changes, those that cost nothing first."""
+    yield from restrictions_lifted(request, SERVING)
+    # A request that is late alone is late on more nodes and among fewer others.
+    is_late_alone = reason.constraint in ("p95_ttft", "p95_tpot")
+    if not is_late_alone:
+        yield _enough_nodes(request, reason)
+    if reason.constraint in LOADS:
+        yield tuple(_less_load(request, reason))
+    if reason.constraint != MEMORY:
+        yield _relaxed(request, reason)
+        yield tuple(_confident(request, confidence) for confidence in LESS_CONFIDENCE if confidence < request.slo.confidence)
+    yield tuple(_narrower(request))
+    yield tuple(_shorter(request))
+
+
+def reached_by_serving(plan: Plan) -> str:
+    """Return the figures of a plan that a change has, in words."""
+    figures = plan.predicted
+    assert figures is not None, "a feasible serving plan"
+    devices = "1 device" if plan.devices == 1 else f"{plan.devices:,} devices"
+    parts = [f"{figures.tokens_per_s:,.0f} tokens/s on {devices}"]
+    for name, promised_s in (("TTFT", figures.ttft_promised_s), ("TPOT", figures.tpot_promised_s)):
+        if promised_s is not None and promised_s > 0.0:
+            parts.append(f"P95 {name} up to {promised_s * 1e3:.4g} ms")
+    return ", ".join(parts)
+
+
+def _relaxed(request: ServingRequest, reason: Reason) -> tuple[Change, ...]:
+    """The target that is missed, or all where the load is too much, moved up in steps."""
+    own = {name: value for name in ("p95_ttft_ms", "p95_tpot_ms") if (value := getattr(request.slo, name)) is not None}
+    named = f"{reason.constraint}_ms"
+    needed = {named: max(reason.need, own[named])} if named in own else own
+    if not needed:
+        return ()
+    steps = [
+        {name: rounded(value * factor, up=True) for name, value in needed.items()}
+        for factor in RELAXED
+        if named in own or factor > 1.0
+    ]
+    return tuple(with_targets(request, step) for step in steps)
+
+
+def _enough_nodes(request: ServingRequest, reason: Reason) -> tuple[Change, ...]:
+    """More nodes; for a load so many times what all devices keep up with, about so many times the nodes."""
+    if reason.constraint not in LOADS or reason.have <= 0.0:
+        return more_nodes(request)
+    about = request.cluster.groups[0].nodes * reason.need / reason.have
+    return more_nodes(request, sizes=[math.ceil(about * factor) for factor in ABOUT])
+
+
+def _confident(request: ServingRequest, confidence: float) -> Change:
+    slo = replace(request.slo, confidence=confidence)
+    words = f"slo.confidence {confidence:g} instead of {request.slo.confidence:g}"
+    return Change(words, {"slo.confidence": json.dumps(confidence)}, replace(request, slo=slo))
+
+
+def _narrower(request: ServingRequest) -> Iterator[Change]:
+    """Formats of fewer bits: of the cache first, then of products and weights, whose stored format follows."""
+    workload = request.workload
+    if workload.kv_dtype is not DType.FP8 and workload.precision is not DType.FP8:
+        yield _working(request, "a cache in fp8", {"kv_dtype": DType.FP8})
+    for precision in NARROWER.get(workload.precision, (DType.FP4,) if workload.precision is DType.FP8 else ()):
+        words = f"precision {precision.value} instead of {workload.precision.value}"
+        changes: dict[str, Any] = {"precision": precision}
+        if workload.weights is not None:
+            changes["weights"] = None
+        yield _working(request, words, changes)
+
+
+def _less_load(request: ServingRequest, reason: Reason) -> Iterator[Change]:
+    """Fewer requests a second, or fewer clients; a trace is what it is."""
+    arrivals = request.workload.arrivals
+    if isinstance(arrivals, TraceArrivals):
+        return
+    closed = isinstance(arrivals, ClosedArrivals)
+    name, unit = ("concurrency", "clients") if closed else ("requests_per_s", "requests/s")
+    asked = float(getattr(arrivals, name))
+    kept = [reason.have] if reason.constraint == name and 0.0 < reason.have < asked else []
+    loads = [rounded(load, up=False, digits=LOAD_DIGITS) for load in (*kept, *(asked * share for share in LESS_LOAD))]
+    tried = {float(math.floor(load)) if closed else load for load in loads}
+    for load in sorted(tried, reverse=True):
+        if not 0.0 < load < asked or (kept and load > max(loads[0], 1.0)):
+            continue
+        value = int(load) if closed else load
+        lower: Mapping[str, Any] = {name: value}
+        changed = replace(arrivals, **lower)
+        words = f"{value:,g} {unit} instead of {asked:,g}"
+        workload = replace(request.workload, arrivals=changed)
+        yield Change(words, {f"workload.arrivals.{name}": json.dumps(value)}, replace(request, workload=workload))
+
+
+def _shorter(request: ServingRequest) -> Iterator[Change]:
+    """Shorter prompts and answers, where their lengths are fixed."""
+    workload = request.workload
+    for by in SHORTER:
+        lengths = {
+            name: length.fixed // by
+            for name, length in (("prompt_tokens", workload.prompt_tokens), ("output_tokens", workload.output_tokens))
+            if isinstance(length, FixedLength) and length.fixed // by >= 1
+        }
+        if lengths:
+            words = " and ".join(f"{name.replace('_', ' ')} {tokens:,}" for name, tokens in lengths.items())
+            values = {f"workload.{name}.fixed": json.dumps(tokens) for name, tokens in lengths.items()}
+            fixed: Mapping[str, Any] = {name: FixedLength(tokens) for name, tokens in lengths.items()}
+            yield Change(words, values, replace(request, workload=replace(workload, **fixed)))
+
+
+def _working(request: ServingRequest, words: str, changes: Mapping[str, Any]) -> Change:
+    values = {f"workload.{name}": json.dumps(value) for name, value in changes.items()}
+    return Change(words, values, replace(request, workload=replace(request.workload, **changes)))

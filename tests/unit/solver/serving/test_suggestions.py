@@ -1,0 +1,90 @@
+"""Changes that are suggested for a serving request without a plan: each is reached when its request is run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.api import solve
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.serving.changes import serving_changes
+from tests.unit.solver.serving.requests import cluster, serving_request
+from tests.unit.solver.training.test_suggestions import changed
+
+pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
+
+NARROW = Search(tp=(1, 2), pp=(1,))
+
+
+def asked() -> dict[str, ServingRequest]:
+    """Requests without a plan, by the constraint that is tightest."""
+    return {
+        "p95_tpot": serving_request(tpot_ms=2.0, confidence=0.9, search=NARROW),
+        "requests_per_s": serving_request(rate=60.0, ttft_ms=200.0, search=NARROW, on=cluster(per_node=2)),
+        "memory": serving_request(
+            model_name="llama-3.1-70b", rate=0.1, prompt=500, ttft_ms=None, tpot_ms=80.0, search=Search(tp=(1,), pp=(1,))
+        ),
+        "divisibility": serving_request(search=Search(tp=(3,), pp=(1,))),
+    }
+
+
+def run(request: object) -> Plan:
+    return solve(request, stop=never_stop, progress=ignore_progress)  # type: ignore[arg-type]
+
+
+EXPECTED = {
+    "p95_tpot": {"slo.p95_tpot_ms"},
+    "requests_per_s": {"cluster.groups.0.nodes", "workload.arrivals.requests_per_s"},
+    "memory": {"workload.precision"},
+    "divisibility": {"search.tp"},
+}
+
+
+@pytest.mark.parametrize("constraint", list(EXPECTED))
+def test_every_suggestion_is_reached(constraint: str) -> None:
+    request = resolve_request(json.loads(json.dumps(request_document(asked()[constraint]))), files=NoFiles())
+    plan = run(request)
+    assert not plan.feasible and plan.reason is not None and plan.reason.constraint == constraint
+    assert plan.reason.remedies == tuple(f"{each.change}: {each.reaches}" for each in plan.suggestions)
+    for suggestion in plan.suggestions:
+        document = json.loads(json.dumps(request_document(request)))
+        for path, value in suggestion.set.items():
+            changed(document, path, json.loads(value))
+        found = run(resolve_request(document, files=NoFiles()))
+        assert found.feasible, suggestion
+        assert found.certificate.objective is not None and found.certificate.unit == suggestion.unit
+        assert found.certificate.objective <= suggestion.objective * (1 + 1e-9)
+    assert EXPECTED[constraint] <= {path for each in plan.suggestions for path in each.set}
+
+
+def changes_of(request: ServingRequest, constraint: str, *, need: float, have: float) -> list[list[str]]:
+    reason = Reason(constraint, need, have, "", "")
+    return [[change.words for change in ladder] for ladder in serving_changes(request, reason)]
+
+
+def test_a_load_that_all_devices_keep_is_tried_before_lower_ones_and_nodes_by_what_is_missing() -> None:
+    nodes, loads, *_ = changes_of(serving_request(rate=60.0), "requests_per_s", need=60.0, have=24.04)
+    assert loads == ["24 requests/s instead of 60", "15 requests/s instead of 60", "6 requests/s instead of 60"]
+    assert nodes == [f"{n} nodes of dgx-h100 instead of 1" for n in (3, 4, 5)]
+    closed = serving_request()
+    closed = replace(closed, workload=replace(closed.workload, arrivals=ClosedArrivals("closed", 3)))
+    _, loads, *_ = changes_of(closed, "concurrency", need=3.0, have=0.0)
+    assert loads == ["2 clients instead of 3", "1 clients instead of 3"]
+
+
+def test_a_request_that_is_late_alone_is_not_offered_nodes_nor_less_load() -> None:
+    words = [
+        each for ladder in changes_of(serving_request(confidence=0.9), "p95_ttft", need=61.23456, have=40.0) for each in ladder
+    ]
+    assert not any("nodes" in each or "requests/s" in each for each in words)
+    assert words[0] == "slo.p95_ttft_ms: 500" and "slo.confidence 0.5 instead of 0.9" in words
+    assert "a cache in fp8" in words and f"precision {DType.FP8.value} instead of bf16" in words
