@@ -1,6 +1,7 @@
 """Full searches of large models: CPU time and gap, and growth with layers and devices.
 
 Run from the root of the repository: python benchmarks/full_search.py [--growth-plot docs/full-search-growth.svg]
+With --rank-orders each search comes again with both orders of ranks open.
 
 CPU seconds are of one core, in one process, after a small search that compiles the kernels.
 """
@@ -21,6 +22,7 @@ from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import RankOrder
 from meshwright.solver.problem.graph import BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.planner import plan_training
@@ -75,10 +77,17 @@ def timed(asked: TrainingRequest) -> tuple[Plan, float]:
     return plan, time.process_time() - started_s
 
 
-def print_searches() -> None:
-    """One line a case."""
+def with_both_orders(case: Case) -> Case:
+    """The case with both orders of ranks open."""
+    search = replace(case.request.search, rank_order=tuple(RankOrder))
+    return replace(case, name=f"{case.name}, both rank orders", request=replace(case.request, search=search))
+
+
+def print_searches(*, rank_orders: bool) -> None:
+    """One line a case, or two."""
     print("| search | CPU s | target | gap | step s | plan |\n|---|---|---|---|---|---|")
-    for case in cases():
+    asked = [each for case in cases() for each in ([case, with_both_orders(case)] if rank_orders else [case])]
+    for case in asked:
         plan, cpu_s = timed(case.request)
         gap = "-" if plan.certificate.gap is None else f"{plan.certificate.gap:.2%}"
         step_s = "-" if plan.predicted is None else f"{plan.predicted.step_time_s:.3f}"
@@ -94,7 +103,8 @@ def summary(plan: Plan) -> str:
     schedule = "" if record_of(plan).axes.pp == 1 else f", {record_of(plan).schedule}" + (f" x{chunks}" if chunks > 1 else "")
     stage = record_of(plan).stages[0]
     sizes = f"micro-batch {record_of(plan).microbatch.size}"
-    return f"{degrees}{schedule}, {sizes}, ZeRO-{stage.zero_stage}, recompute {stage.recompute.value}"
+    order = "" if record_of(plan).rank_order is RankOrder.PP_OUTERMOST else ", dp outermost"
+    return f"{degrees}{order}{schedule}, {sizes}, ZeRO-{stage.zero_stage}, recompute {stage.recompute.value}"
 
 
 def vars_of(plan: Plan) -> dict[str, int]:
@@ -159,10 +169,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--growth-plot", type=Path, default=None)
     parser.add_argument("--only", choices=["searches", "growth"], default=None)
+    parser.add_argument("--rank-orders", action="store_true")
     options = parser.parse_args()
     timed(request(model("llama-3.1-8b"), [("dgx-h100", 2)], 64, 8192))
     if options.only in (None, "searches"):
-        print_searches()
+        print_searches(rank_orders=options.rank_orders)
     if options.only in (None, "growth"):
         print_growth(options.growth_plot)
 

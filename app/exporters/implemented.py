@@ -11,6 +11,7 @@ from meshwright.app.launch_flags.megatron_lm import MEGATRON_LM
 from meshwright.costmodels.model.implementation import (
     AttentionKernels,
     Dropout,
+    GradientReduction,
     HeadGradients,
     HostPath,
     Implementation,
@@ -79,10 +80,22 @@ def megatron_words(plan: PipelinePlan, workload: TrainingWorkload, *, has_expert
     return words
 
 
+def megatron_overlaps(plan: PipelinePlan, workload: TrainingWorkload) -> tuple[tuple[Words, ...], tuple[Words, ...]]:
+    """Flags by which the gradients of several ranks travel beside passes, and new weights of a sharded optimizer; without them
+    they travel in one piece after the backward pass."""
+    waits = stated_by(workload, Launcher.MEGATRON_LM).reduction is GradientReduction.AFTER_BACKWARD
+    if waits and plan.stages[0].zero_stage < 2:
+        return (), ()
+    # Its FSDP sums gradients in every micro-batch, whatever is stated.
+    return (flag("overlap-grad-reduce"),), (flag("overlap-param-gather"),)
+
+
 def megatron_lost(plan: PipelinePlan, workload: TrainingWorkload, *, has_experts: bool) -> tuple[str, ...]:
     """The parts of a stated implementation that Megatron-LM's flags don't say."""
     stated = stated_by(workload, Launcher.MEGATRON_LM)
     said = {"dropout"}
+    if stated.reduction is GradientReduction.AFTER_BACKWARD:
+        said.add("reduction")
     lost = []
     if stated.host is HostPath.CUDA_GRAPHS:
         said.add("host")

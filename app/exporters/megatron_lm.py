@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from meshwright.app.exporters.command import Words, command_text, flag, node_assumptions, torchrun
 from meshwright.app.exporters.export import Export
-from meshwright.app.exporters.implemented import megatron_dropout, megatron_lost, megatron_words, say
+from meshwright.app.exporters.implemented import megatron_dropout, megatron_lost, megatron_overlaps, megatron_words, say
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.app.exporters.mixture import LatentShape, MixtureShape
 from meshwright.app.exporters.parts import chunks_a_rank, model_parts
@@ -217,16 +217,15 @@ def _recompute_words(plan: PipelinePlan, shape: DecoderShape) -> list[Words]:
 
 
 def _state_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
-    """ZeRO-1 is the distributed optimizer, ZeRO-2 and 3 are Megatron-FSDP; gradients travel under the backward pass."""
+    """ZeRO-1 is the distributed optimizer, ZeRO-2 and 3 are Megatron-FSDP; gradients travel when the plan says so."""
     axes, zero_stage = plan.axes, plan.stages[0].zero_stage
     assert axes is not None
     if axes.dp * axes.cp == 1:
         # What lies on the host, and moments of few bits, belong to a distributed optimizer, of one rank, too.
         distributed = plan.stages[0].offload.optimizer or plan.trained_by(workload) in _SMALL_MOMENTS
         return [say("use_distributed_optimizer")] if distributed else []
-    words = [flag("overlap-grad-reduce")]
-    if zero_stage >= 1:
-        words += [say("use_distributed_optimizer"), flag("overlap-param-gather")]
+    gradients, weights = megatron_overlaps(plan, workload)
+    words = [*gradients, say("use_distributed_optimizer"), *weights] if zero_stage >= 1 else [*gradients]
     shards = plan.stages[0].shard_ranks
     if shards is not None:
         # Copies of the optimizer, each sharded over so many neighbours (parallel_state's intra_partial_data_parallel_size).

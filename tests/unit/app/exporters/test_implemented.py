@@ -14,6 +14,7 @@ from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.implementation import (
     AttentionKernels,
     Dropout,
+    GradientReduction,
     HeadGradients,
     HostPath,
     Implementation,
@@ -98,6 +99,16 @@ def test_megatron_core_takes_the_flags() -> None:
     assert {"cuda-graph-impl", "attention-backend", "cross-entropy-loss-fusion"} <= set(given)
     (answer,) = ask("megatron.core", "megatron_core.py", [question(plan, whole)])
     assert answer == {"parameters": expected_parameters(plan)}
+
+
+def test_gradients_wait_for_the_backward_pass_where_megatron_is_not_told_otherwise() -> None:
+    waits = {"reduction": GradientReduction.AFTER_BACKWARD}
+    overlaps = {"--overlap-grad-reduce", "--overlap-param-gather"}
+    for zero_stage in (0, 1):
+        assert not overlaps & set(flags(exported(Launcher.MEGATRON_LM, waits, zero_stage=zero_stage)))
+    assert overlaps <= set(flags(exported(Launcher.MEGATRON_LM, {}, zero_stage=1)))
+    # Its FSDP sums them in every micro-batch.
+    assert overlaps <= set(flags(exported(Launcher.MEGATRON_LM, waits, zero_stage=2)))
 
 
 def test_head_gradients_wait_for_a_pipeline_alone() -> None:
