@@ -8,7 +8,8 @@
 
 To ask: ``request`` puts a model (``model``, ``transformer``), a cluster (``cluster``, ``mixed_cluster``, ``node``) and a
 workload (``training``, ``serving``) together; ``read_request`` reads a file. ``model_names`` and ``node_names`` list what can
-be named. To answer: ``plan``, ``predict``, ``simulate``, ``export`` and ``validate``. ``read_plan`` reads a plan file.
+be named. To answer: ``plan``, ``predict``, ``simulate``, ``export``, ``explain`` and ``validate``.
+``read_plan`` reads a plan file.
 
 The names in ``meshwright.__all__`` and the documents that they take and give are what stays; every other name may change
 with any version. Nothing here needs a database. Importing the package loads nothing: each name is loaded when it is first used.
@@ -19,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from meshwright._answers import Launch, Plan, Simulation, Validation
+    from meshwright._answers import Explanation, Launch, Plan, Simulation, Validation
     from meshwright._asked import Cluster, Model, Node, Request, Workload
     from meshwright._building import (
         cluster,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         training,
         transformer,
     )
-    from meshwright._calls import Progress, export, plan, predict, read_plan, simulate, validate
+    from meshwright._calls import Progress, explain, export, plan, predict, read_plan, simulate, validate
     from meshwright.app.errors import DocumentError, FieldError, MissingExtraError
     from meshwright.costmodels.errors import (
         ClusterError,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "_answers": ("Launch", "Plan", "Simulation", "Validation"),
+    "_answers": ("Explanation", "Launch", "Plan", "Simulation", "Validation"),
     "_asked": ("Cluster", "Model", "Node", "Request", "Workload"),
     "_building": (
         "cluster",
@@ -66,7 +67,7 @@ _HOMES = {
         "training",
         "transformer",
     ),
-    "_calls": ("Progress", "export", "plan", "predict", "read_plan", "simulate", "validate"),
+    "_calls": ("Progress", "explain", "export", "plan", "predict", "read_plan", "simulate", "validate"),
     "app.errors": ("DocumentError", "FieldError", "MissingExtraError"),
     "costmodels.errors": (
         "ClusterError",
@@ -86,6 +87,7 @@ __all__ = [
     "Cluster",
     "ClusterError",
     "DocumentError",
+    "Explanation",
     "ExportError",
     "FieldError",
     "InfeasibleError",
@@ -107,6 +109,7 @@ __all__ = [
     "WorkloadError",
     "__version__",
     "cluster",
+    "explain",
     "export",
     "mixed_cluster",
     "model",

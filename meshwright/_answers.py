@@ -20,6 +20,7 @@ from meshwright.solver.answer.plan import AnsweredRequest
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshwright.app.explaining.explanation import Explanation as Explained
     from meshwright.app.exporters.export import Export
     from meshwright.app.validation.tables import TableReport
     from meshwright.solver.serving.workers.simulation import ServingSimulation
@@ -203,6 +204,50 @@ class Simulation:
     def __repr__(self) -> str:
         verdict = "keeps its targets" if self.keeps_targets else f"misses {', '.join(self.missed)}"
         return f"<Simulation: {self._simulated.requests} requests, {verdict}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """The answer to a launch command that exists already."""
+
+    _found: Explained
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a word: "runs", "misses", "does not fit" or "does not start"."""
+        return self._found.verdict.value
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """The rules of the launcher that the command breaks."""
+        return self._found.problems
+
+    @property
+    def request(self) -> Request:
+        """The request that the command was measured against."""
+        return Request(self._found.request)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that the command stands for, with its figures; None where it does not start, or a server not fit."""
+        plan = self._found.plan
+        return None if plan is None else Plan(AnsweredRequest(plan, self._found.request))
+
+    @property
+    def better(self) -> Plan | None:
+        """A better plan of the same launcher; None where none was found or looked for."""
+        better = self._found.better
+        return None if better is None else Plan(AnsweredRequest(better.plan, self._found.request))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The ``meshwright.explanation/1`` document, with every flag and what became of it."""
+        from meshwright.app.explaining.document import explanation_document
+
+        return explanation_document(self._found)
+
+    def __repr__(self) -> str:
+        return f"Explanation({self._found.launcher.value}: {self.verdict})"
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meshwright._answers import Launch, Plan, Simulation, Validation
+from meshwright._answers import Explanation, Launch, Plan, Simulation, Validation
 from meshwright._asked import Request
 from meshwright._building import read_request
 from meshwright._documents import FileName, absolute, plain_object
@@ -83,6 +83,53 @@ def export(plan: PlanLike, to: str) -> Launch:
 
     given = plan if isinstance(plan, Plan) else read_plan(plan)
     return Launch(launch(given._answered, to))
+
+
+def explain(
+    command: str,
+    *,
+    gpus: str | None = None,
+    model: str = "",
+    isl: int | str | None = None,
+    osl: int | str | None = None,
+    rate: float | str | None = None,
+    concurrency: int | str | None = None,
+    ttft_p95: str | None = None,
+    tpot_p95: str | None = None,
+    batch: int | str | None = None,
+    seq: int | str | None = None,
+    precision: str | None = None,
+    objective: str | None = None,
+    search: bool = True,
+) -> Explanation:
+    """Return what a launch command does: whether it starts and fits, its figures, and what plan is better.
+
+    command   the command, or a script around it; it is read, never run
+    gpus      the devices in words, and the other options as of ``meshwright plan``: what the command does not say
+    search    False does not look for a better plan
+
+    Raises InvalidInputError for a command that can't be read, and for what neither it nor an option says.
+    """
+    from meshwright.app.explaining.explain import asked_of, explained, with_better
+    from meshwright.app.requests.files import given_request
+    from meshwright.app.ways_in.one_line import OneLine
+
+    options = {
+        "gpus": gpus,
+        "isl": isl,
+        "osl": osl,
+        "rate": rate,
+        "concurrency": concurrency,
+        "ttft_p95": ttft_p95,
+        "tpot_p95": tpot_p95,
+        "batch": batch,
+        "seq": seq,
+        "precision": precision,
+        "objective": objective,
+    }
+    line = OneLine(str(model), **{name: None if value is None else str(value) for name, value in options.items()})  # type: ignore[arg-type]
+    found = explained(asked_of(str(command), line, lambda document: given_request(document, folder=Path())))
+    return Explanation(with_better(found, solve_here) if search else found)
 
 
 def validate(

@@ -205,6 +205,18 @@ def test_serving_plans_are_simulated(tmp_path: Path) -> None:
     assert plan.to_frame("summary")["serving.replicas"][0] == plan.document["serving"]["replicas"]
 
 
+def test_launch_commands_are_explained(cli: Cli) -> None:
+    command = "vllm serve Qwen/Qwen3-8B -tp 4 --enforce-eager"
+    found = meshwright.explain(command, gpus="8xH100", isl=200, osl=20, concurrency=8, objective="devices", search=False)
+    assert (found.verdict, found.problems, found.better) == ("runs", (), None)
+    assert found.plan is not None and found.plan.axes["tp"] == 4
+    options = ("--gpus", "8xH100", "--isl", "200", "--osl", "20", "--concurrency", "8", "--objective", "devices", "--as-given")
+    assert cli("explain", *options, "--json", "--", *command.split()) == 0
+    assert {**cli.json(), "command": command} == found.document
+    assert repr(found) == "Explanation(vllm: runs)"
+    assert found.request.document["cluster"] == found.document["request"]["cluster"]
+
+
 def test_frames_have_a_row_a_stage(plan: meshwright.Plan) -> None:
     workload = meshwright.training(global_batch=64, seq_len=4096)
     search = SMALL | {"tp": [1], "pp": [4]}
@@ -260,6 +272,7 @@ def test_whatever_is_given_the_error_is_of_the_family(given: object, request_of_
     any_given: object = given
     calls = (
         lambda: meshwright.plan(any_given),  # type: ignore[arg-type]
+        lambda: meshwright.explain(any_given, gpus="8xH100"),  # type: ignore[arg-type]
         lambda: meshwright.model(any_given),  # type: ignore[arg-type]
         lambda: meshwright.predict(request_of_training, any_given),  # type: ignore[arg-type]
         lambda: meshwright.export(any_given, "vllm"),  # type: ignore[arg-type]
