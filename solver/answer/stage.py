@@ -91,7 +91,8 @@ class Stage:
     hidden_s      sending that goes on beside time_s, under the passes of other micro-batches (eager-1F1B)
     extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
     in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
-    recompute_layers   first layers that are recomputed whole, where recompute is full and not all are
+    recompute_layers   first layers of the stage, or of each of its chunks, that are recomputed whole, where recompute is full
+                       and not all are
     shard_ranks   neighbours among which ZeRO shards, where they are fewer than dp x cp
     gradients     whether they are kept until the step's update, or released layer by layer
     offload       shares of optimizer states and saved activations that lie in host memory

@@ -148,7 +148,8 @@ class Search:
     modes                        allowed ways of serving; pools and switching layouts are searched only where this names them
     worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
     recompute, zero_stages       allowed memory choices
-    recompute_layers             allowed numbers of layers that a stage recomputes whole, where it is neither none nor all
+    recompute_layers             allowed numbers of first layers that are recomputed whole, where they are neither none nor all;
+                                 none named: any on one stage, and none in a pipeline
     shard_ranks                  allowed numbers of ranks among which ZeRO shards; dp x cp for all of them
     optimizers                   optimizers that the plan may choose from; none named: the workload's alone
     gradients                    whether gradients may be released layer by layer; none named: they are kept

@@ -33,8 +33,8 @@ def rank_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
         for part in (parts.compute_s, parts.tp_comm_s, parts.cp_comm_s, parts.dp_comm_s, parts.ep_comm_s)
     )
     optimizer = float(parts.optimizer_s[layers].sum()) + parts.step_host_s
-    modes = [decision.candidate.recompute.index(span.recompute) for span in spans]
-    moves = sum(float(parts.moves_s[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True))
+    modes = decision.candidate.recompute
+    moves = sum(float(parts.moves_s[span.of_mode(modes)].sum()) for span in spans)
     moves /= decision.n_copies
     rerun = stage.time_s - stage.sends_s - compute - tp - cp - dp - ep - moves
     return TimeBreakdown(

@@ -11,6 +11,7 @@ from functools import cached_property
 from operator import attrgetter
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import group_topology
 from meshwright.costmodels.model.implementation import Implementation
@@ -32,7 +33,13 @@ from meshwright.solver.training.costs.host import step_host_s
 from meshwright.solver.training.costs.row_costs import RowCosting
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from meshwright.solver.training.costs.tied_weights import node_index
-from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.candidates import (
+    SOME_LAYERS,
+    UNDECIDED,
+    Candidate,
+    RecomputedLayers,
+    some_layers_of,
+)
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, pass_shares, waiting
 
@@ -49,7 +56,7 @@ class TrainingCosts(RowCosting):
     def __init__(self, request: TrainingRequest, *, implementation: Implementation | None = None):
         super().__init__(request, implementation=implementation)
         self._insides: dict[StageKind, StageKind] = {}
-        self._unscheduled: tuple[object, dict[StageKind, StageTable]] = (None, {})
+        self._unscheduled: tuple[object, dict[tuple[StageKind, Sharding, int], StageTable]] = (None, {})
 
     def with_memory_reserve(self, reserve: float) -> TrainingCosts:
         """The same costs with another share of every device's memory kept free."""
@@ -73,21 +80,28 @@ class TrainingCosts(RowCosting):
     def table(self, candidate: Candidate, kind: StageKind, sharding: Sharding) -> StageTable:
         """Cost table of one stage kind under a sharding; the slowest device decides each time.
 
-        Tables of candidates that differ in schedule only share all arrays.
+        Tables of candidates that differ in schedule only share all arrays, as do those that recompute no layers of a pipeline's
+        parts with those that recompute some.
         """
-        key = (_WITHOUT_SCHEDULE(candidate), sharding)
-        if self._unscheduled[0] != key:
-            self._unscheduled = (key, {})
+        shared = candidate
+        if candidate.recompute == SOME_LAYERS[:1] and candidate.mesh.pp > 1 and self._recomputes_some:
+            shared = replace(candidate, recompute=SOME_LAYERS, recompute_layers=UNDECIDED)
+        rest = _WITHOUT_SCHEDULE(shared)
+        if self._unscheduled[0] != rest:
+            self._unscheduled = (rest, {})
         known = self._unscheduled[1]
-        if kind not in known:
+        key = (kind, sharding, len(candidate.recompute))
+        if key not in known:
             heed(self._stop)
-            settings = self.settings(candidate, kind)
-            inside = self.inside(kind)
+            inside = (self.inside(kind), sharding, len(candidate.recompute))
             if inside not in known:
-                made = [self._device_table(candidate, kind, setting, sharding) for setting in settings]
-                known[inside] = made[0] if len(made) == 1 else max_table(made)
-            known[kind] = replace(known[inside], boundary_s=self.sends_s(candidate, kind))
-        return self._scheduled(known[kind], candidate, kind)
+                both = (self.inside(kind), sharding, len(shared.recompute))
+                if both not in known:
+                    made = [self._device_table(shared, kind, one, sharding) for one in self.settings(candidate, kind)]
+                    known[both] = made[0] if len(made) == 1 else max_table(made)
+                known[inside] = known[both] if shared is candidate else known[both].of_first_mode()
+            known[key] = replace(known[inside], boundary_s=self.sends_s(candidate, kind))
+        return self._scheduled(known[key], candidate, kind)
 
     def sends_s(self, candidate: Candidate, kind: StageKind) -> float:
         """Seconds of sending to the next stage and back, each micro-batch, by the slowest device, none of it hidden."""
@@ -164,7 +178,7 @@ class TrainingCosts(RowCosting):
         layer = self.layer_block
 
         def of_layers(by_mode: FloatArray) -> FloatArray:
-            return self._of_layers(by_mode, candidate.recompute_layers)
+            return self._of_layers(by_mode, candidate.recompute_layers if candidate.mesh.pp == 1 else None)
 
         first_bucket_s = rows.first_bucket_s[layer]
         return StageTable(
@@ -215,6 +229,15 @@ class TrainingCosts(RowCosting):
         none, full = rows
         again = self.recomputable[self.layer_block]
         return np.array([np.where(again & (np.cumsum(again) <= recomputed), full, none)])
+
+    @cached_property
+    def _recomputes_some(self) -> bool:
+        return some_layers_of(self.request, pp=2) is RecomputedLayers.ANY
+
+    @cached_property
+    def recomputed_layers(self) -> npt.NDArray[np.bool_]:
+        """[layer] which layers can be recomputed."""
+        return np.asarray(self.recomputable[self.layer_block], np.bool_)
 
     def fewest_recomputed(self, candidate: Candidate, sharding: Sharding, kind: StageKind) -> int | None:
         """The fewest layers of a model on one stage that must be recomputed whole for it to fit, of those that the request

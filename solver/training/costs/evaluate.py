@@ -16,18 +16,22 @@ from meshwright.solver.stages.longest import objective_s
 from meshwright.solver.training.costs.stage_table import Sharding, StageTable
 from meshwright.solver.training.space.candidates import Candidate
 
+IntArray = npt.NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class StageSpan:
     """Layers first .. last of a part of the model, and its recompute mode.
 
-    ``members`` are the part's layers, ascending, where it may leave out some of them: a stage of a model that branches.
+    ``members`` are the part's layers, ascending, where it may leave out some of them: a stage of a model that branches. Layers
+    from ``kept_from`` on are not recomputed, where that is not None.
     """
 
     first: int
     last: int
     recompute: Recompute
     members: tuple[int, ...] = ()
+    kept_from: int | None = None
 
     @property
     def layers(self) -> slice | list[int]:
@@ -38,6 +42,14 @@ class StageSpan:
     def numbers(self) -> Sequence[int]:
         """The layers, ascending."""
         return self.members or range(self.first, self.last + 1)
+
+    def of_mode(self, modes: Sequence[Recompute]) -> tuple[int | IntArray, slice | list[int] | IntArray]:
+        """The layers under their modes as an index of arrays [mode, layer]."""
+        mode = modes.index(self.recompute)
+        if self.kept_from is None:
+            return mode, self.layers
+        layers = np.arange(self.first, self.last + 1)
+        return np.where(layers < self.kept_from, mode, modes.index(Recompute.NONE)), layers
 
 
 @dataclass(frozen=True)
@@ -167,8 +179,8 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
     done: list[int] = []
     for rank, table in enumerate(tables):
         spans = decision.spans_of_rank(rank)
-        modes = [candidate.recompute.index(span.recompute) for span in spans]
-        kept = [float(table.activation_bytes[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True)]
+        under = [span.of_mode(candidate.recompute) for span in spans]
+        kept = [float(table.activation_bytes[layers].sum()) for layers in under]
         sends_s, beside_s = table.boundary_s, table.beside_s
         if table.dag is not None:
             mine = spans[0].numbers
@@ -176,7 +188,7 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
             n_sent = max(1, table.dag.sent_after(done))
             sends_s, beside_s = sends_s * n_sent, beside_s * n_sent
             kept[0] += table.side_bytes * table.dag.held_sides(mine)
-        passes_s = sum(float(table.time_s[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True))
+        passes_s = sum(float(table.time_s[layers].sum()) for layers in under)
         passes_s /= decision.n_copies
         hidden_s = min(beside_s, passes_s + sends_s)
         sends_s += beside_s - hidden_s
@@ -189,9 +201,7 @@ def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> Decis
                 in_flight=float(held[rank].sum(axis=1).max()) / candidate.pipelining.chunks,
                 static_bytes=sum(float(table.static_bytes[span.layers].sum()) for span in spans),
                 activation_bytes=float((held[rank] @ np.array(kept)).max()),
-                transient_bytes=max(
-                    float(table.transient_bytes[mode, span.layers].max()) for mode, span in zip(modes, spans, strict=True)
-                ),
+                transient_bytes=max(float(table.transient_bytes[layers].max()) for layers in under),
                 overhead_bytes=table.parts.overhead_bytes,
                 capacity_bytes=table.capacity_bytes,
                 usable_bytes=table.usable_bytes,
@@ -220,7 +230,7 @@ def _host_bytes(
     if decision.candidate.offload.is_nothing:
         return 0.0
     spans, parts = decision.spans_of_rank(rank), table.parts
-    modes = [decision.candidate.recompute.index(span.recompute) for span in spans]
-    moved = [float(parts.host_activation_bytes[mode, span.layers].sum()) for mode, span in zip(modes, spans, strict=True)]
+    modes = decision.candidate.recompute
+    moved = [float(parts.host_activation_bytes[span.of_mode(modes)].sum()) for span in spans]
     static = sum(float(parts.host_static_bytes[span.layers].sum()) for span in spans)
     return static + float((held @ np.array(moved)).max())

@@ -53,9 +53,58 @@ def even_cuts(n_layers: int, n_parts: int) -> IntArray:
     return np.array(found, np.int64)
 
 
-def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...]) -> EvenCuts:
-    """Step time and memory of every even cut; ``tables`` are those of the pipeline ranks. One recompute mode."""
+@dataclass(frozen=True, eq=False)
+class FirstLayers:
+    """The first layers of each part that are recomputed whole: ``number`` of those that can be, ``again`` [layer]."""
+
+    number: int
+    again: BoolArray
+
+    def ends(self, cuts: IntArray) -> IntArray:
+        """``[cut, part]``: the first layer of each part behind those that are recomputed."""
+        before = np.concatenate([[0], np.cumsum(self.again)])
+        # The layer behind the n-th that can be recomputed; behind the last one the end.
+        behind = np.concatenate([[0], np.flatnonzero(self.again) + 1])
+        last = np.minimum(before[cuts[:, :-1]] + self.number, len(behind) - 1)
+        return np.asarray(np.clip(behind[last], cuts[:, :-1], cuts[:, 1:]), np.int64)
+
+    def most_in_a_part(self, cuts: IntArray) -> IntArray:
+        """``[cut]``: the layers that can be recomputed of the part that has most of them."""
+        before = np.concatenate([[0], np.cumsum(self.again)])
+        return np.asarray((before[cuts[:, 1:]] - before[cuts[:, :-1]]).max(axis=1), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class _ByPart:
+    """Sums and maxima over the layers of each part of every cut, of rows [mode, layer]: of the least of all modes, or of the
+    mode none with first layers under full."""
+
+    cuts: IntArray
+    first_layers: FirstLayers | None
+
+    def sums(self, rows: FloatArray) -> FloatArray:
+        """``[cut, part]`` sums."""
+        if self.first_layers is None:
+            return _sums(rows.min(axis=0), self.cuts)
+        none, full = (np.concatenate([[0.0], np.cumsum(row)]) for row in rows)
+        ends = self.first_layers.ends(self.cuts)
+        again = full[ends] - full[self.cuts[:, :-1]]
+        return np.asarray(again + none[self.cuts[:, 1:]] - none[ends], np.float64)
+
+    def maxima(self, rows: FloatArray) -> FloatArray:
+        """``[cut, part]`` maxima."""
+        if self.first_layers is None:
+            return _maxima(rows.min(axis=0), self.cuts)
+        none, full = rows
+        first, ends, behind = self.cuts[:, :-1], self.first_layers.ends(self.cuts), self.cuts[:, 1:]
+        return np.maximum(_maxima_between(full, first, ends), _maxima_between(none, ends, behind))
+
+
+def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...], first_layers: FirstLayers | None = None) -> EvenCuts:
+    """Step time and memory of every even cut; ``tables`` are those of the pipeline ranks. One recompute mode; or none and full
+    with ``first_layers`` under full, without them the least of both."""
     cuts = even_cuts(tables[0].time_s.shape[1], candidate.pipelining.n_parts(candidate.mesh.pp))
+    by_part = _ByPart(cuts, first_layers)
     parts = np.array(positions(candidate), np.int64)
     times_s, extras_s = np.empty((len(cuts), len(parts))), np.empty((len(cuts), len(parts)))
     passing_s, static, capacity = np.empty_like(times_s), np.empty_like(times_s), np.empty(len(parts))
@@ -66,13 +115,13 @@ def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...]) -> Even
         here = parts[ranks]
         # A micro-batch passes one of the ranks that hold a part.
         share = 1.0 / n_copies(candidate.pipelining.schedule)
-        computing_s = share * _sums(table.time_s[0], cuts)[:, here].sum(axis=2) + table.boundary_s
+        computing_s = share * by_part.sums(table.time_s)[:, here].sum(axis=2) + table.boundary_s
         times_s[:, ranks] = np.maximum(computing_s, table.beside_s)
         passing_s[:, ranks] = computing_s + table.beside_s
         extras_s[:, ranks] = _sums(table.extra_s, cuts)[:, here].sum(axis=2) + np.where(ranks > 0, table.step_s, 0.0)
         static[:, ranks] = _sums(table.static_bytes, cuts)[:, here].sum(axis=2)
-        kept[:, ranks] = _sums(table.activation_bytes[0], cuts)[:, here]
-        transient[:, ranks] = _maxima(table.transient_bytes[0], cuts)[:, here].max(axis=2)
+        kept[:, ranks] = by_part.sums(table.activation_bytes)[:, here]
+        transient[:, ranks] = by_part.maxima(table.transient_bytes)[:, here].max(axis=2)
         capacity[ranks] = max(0.0, table.capacity_bytes)
     waiting = tables[0].waiting
     behind_s = waiting * np.cumsum(passing_s[:, ::-1], axis=1)[:, ::-1]
@@ -88,17 +137,24 @@ def _sums(by_layer: FloatArray, cuts: IntArray) -> FloatArray:
 
 
 def _maxima(by_layer: FloatArray, cuts: IntArray) -> FloatArray:
-    """``[cut, part]`` maxima over the layers of each part, from the maxima of all runs of 1, 2, 4 ... layers."""
+    """``[cut, part]`` maxima over the layers of each part."""
+    return _maxima_between(by_layer, cuts[:, :-1], cuts[:, 1:])
+
+
+def _maxima_between(by_layer: FloatArray, first: IntArray, end: IntArray) -> FloatArray:
+    """Maxima over the layers from ``first`` to before ``end``, 0 where there are none, from those of all runs of 1, 2, 4 ...
+    layers."""
     runs = [by_layer]
     while 2 ** len(runs) <= len(by_layer):
         half = 2 ** (len(runs) - 1)
         padded = np.full(len(by_layer), -np.inf)
         padded[: len(by_layer) - half] = runs[-1][half:]
         runs.append(np.maximum(runs[-1], padded))
-    first, end = cuts[:, :-1], cuts[:, 1:]
-    level = np.int64(np.floor(np.log2(end - first)))
+    some = end > first
+    level = np.where(some, np.int64(np.floor(np.log2(np.maximum(end - first, 1)))), 0)
     table = np.array(runs)
-    return np.asarray(np.maximum(table[level, first], table[level, end - 2**level]), np.float64)
+    inside = np.minimum(first, len(by_layer) - 1)
+    return np.where(some, np.maximum(table[level, inside], table[level, np.maximum(end - 2**level, 0)]), 0.0)
 
 
 def fastest_that_fits(costed: EvenCuts, *, allowed: BoolArray | None = None) -> int | None:

@@ -85,6 +85,17 @@ class StageTable:
     dag: LayerDag | None = None
     side_bytes: float = 0.0
 
+    def of_first_mode(self) -> StageTable:
+        """The table of the first of its recompute modes alone."""
+        parts = replace(self.parts, moves_s=self.parts.moves_s[:1], host_activation_bytes=self.parts.host_activation_bytes[:1])
+        return replace(
+            self,
+            time_s=self.time_s[:1],
+            activation_bytes=self.activation_bytes[:1],
+            transient_bytes=self.transient_bytes[:1],
+            parts=parts,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class StageParts:

@@ -31,9 +31,9 @@ from meshwright.solver.training.costs.stage_table import StageTable
 from meshwright.solver.training.search.aims import Aim, LeastStepTime
 from meshwright.solver.training.search.bounds import Member, least_shortfall_bytes
 from meshwright.solver.training.search.bundles import Bundle, Bundling, Entries
+from meshwright.solver.training.search.entries import Pending
 from meshwright.solver.training.search.expansion import ChunkChoices, expand, member_of
-from meshwright.solver.training.search.family_view import Pending
-from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages, smallest_shortfall
+from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, cut, smallest_shortfall
 from meshwright.solver.training.space.candidates import Candidate, Family, families
 from meshwright.solver.training.space.meshes import Mesh
 
@@ -363,10 +363,9 @@ class _Search:
         return result
 
     def _solve(self, member: Member) -> Solved | Shortfall:
-        found = partition_stages(member.candidate, member.tables, self.holds)
-        if isinstance(found, Shortfall):
-            return found
-        decision = Decision(member.candidate, member.sharding, found)
+        decision = cut(member, self.costs, self.holds)
+        if isinstance(decision, Shortfall):
+            return decision
         cost = evaluate_decision(decision, member.tables)
         return Solved(decision, cost, self.aim.value(decision, cost, member.tables))
 

@@ -164,8 +164,36 @@ def first_rank_lacks_bytes(candidates: Sequence[Candidate], table: StageTable) -
     n_layers = table.time_s.shape[1]
     each = np.array([_least_even_layers(n_layers, candidate.pipelining.n_parts(pp)) for candidate in candidates])
     behind = np.array([candidate.pipelining.chunks - 1 for candidate in candidates])
-    of_layer = float(table.static_bytes[1:-1].min()) + pp * float(table.activation_bytes[0, 1:-1].min())
+    of_layer = float(table.static_bytes[1:-1].min()) + pp * float(table.activation_bytes[:, 1:-1].min())
     return np.asarray(behind * each * of_layer - max(0.0, table.capacity_bytes), np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class EvenNeeds:
+    """The most that a rank holds under even cuts of each of some schedules: ``[schedule]`` layers, passes at once, and layers
+    of a part."""
+
+    layers: FloatArray
+    passes: FloatArray
+    of_part: FloatArray
+
+    @classmethod
+    def of(cls, candidates: Sequence[Candidate], n_layers: int) -> EvenNeeds:
+        """Return what ranks hold under the candidates' schedules."""
+        of_part = np.array([-(-n_layers // c.pipelining.n_parts(c.mesh.pp)) + 1 for c in candidates], np.float64)
+        passes = [max(float(rows.sum(axis=1).max()) for rows in held_by_part(c)) for c in candidates]
+        return cls(of_part * [c.pipelining.chunks for c in candidates], np.array(passes), of_part)
+
+    def may_lack(self, tables: Sequence[StageTable]) -> npt.NDArray[np.bool_]:
+        """``[schedule]``: False where every even cut fits under the first mode of the tables, so that no layer need be
+        recomputed."""
+        lacks = np.zeros(len(self.layers), np.bool_)
+        for table in dict.fromkeys(tables):
+            kept, static = table.activation_bytes[0], table.static_bytes
+            need = self.layers * static[1:-1].max(initial=0.0) + static[0] + static[-1] + table.transient_bytes[0].max()
+            need += self.passes * (self.of_part * kept[1:-1].max(initial=0.0) + kept[0] + kept[-1])
+            lacks |= need > table.capacity_bytes
+        return lacks
 
 
 def _least_even_layers(n_layers: int, parts: int) -> int:

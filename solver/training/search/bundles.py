@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.search.family_view import Entry, FamilyView, Pending
+from meshwright.solver.training.search.entries import Entry, Pending
+from meshwright.solver.training.search.family_view import FamilyView
 from meshwright.solver.training.search.shared_figures import SharedFigures
 from meshwright.solver.training.space.candidates import Family
 from meshwright.solver.training.space.state_places import StatePlace

@@ -11,7 +11,13 @@ from meshwright.costmodels.pipeline import ChunkCount
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
-from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, host_suffices, least_shortfall_bytes
+from meshwright.solver.training.search.bounds import (
+    EvenNeeds,
+    Member,
+    first_rank_lacks_bytes,
+    host_suffices,
+    least_shortfall_bytes,
+)
 from meshwright.solver.training.search.crowding import crowded_candidates
 from meshwright.solver.training.space.candidates import Candidate, Family, RecomputedLayers
 from meshwright.solver.training.space.schedules import PLAIN
@@ -59,10 +65,13 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
 
     A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
     """
-    if family.layers is RecomputedLayers.SOME:
+    if family.layers is RecomputedLayers.SOME and family.mesh.pp == 1:
         yield from _of_some_layers(family, costs)
         return
     kinds = costs.stage_kinds(next(family.candidates()))
+    some = family.of_some_layers() if family.layers is RecomputedLayers.NONE_OR_SOME else None
+    even = () if some is None else tuple(replace(some, places=some.places[:1]).candidates())
+    needs = EvenNeeds.of(even, len(costs.layer_block))
     for _, alike in itertools.groupby(family.candidates(), key=_PLACE_AND_MODES):
         candidates = tuple(alike)
         shardings = tuple(costs.shardings(candidates[0], kinds))
@@ -70,6 +79,12 @@ def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoic
         fitting = tuple(candidate for candidate in candidates if candidate not in crowded)
         for sharding in shardings:
             yield from _nodes(fitting, sharding, kinds, costs)
+            if some is not None and candidates[0].place in some.places:
+                lacks = needs.may_lack(costs.stage_tables(candidates[0], sharding, kinds))
+                lacking = tuple(
+                    each.at(candidates[0].place, each.recompute) for each, lack in zip(even, lacks, strict=True) if lack
+                )
+                yield from _nodes(lacking, sharding, kinds, costs)
         yield from _nodes(crowded, roomiest, kinds, costs)
 
 
@@ -77,7 +92,7 @@ def member_of(candidate: Candidate, sharding: Sharding, costs: TrainingCosts, *,
     """The member with a candidate and a sharding, the fewest layers recomputed where that are ``some_layers``; None where the
     host has no room for it, or no such number of layers makes it fit."""
     kinds = costs.stage_kinds(candidate)
-    if some_layers:
+    if some_layers and candidate.mesh.pp == 1:
         fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
         if fewest is None:
             return None
@@ -86,7 +101,8 @@ def member_of(candidate: Candidate, sharding: Sharding, costs: TrainingCosts, *,
 
 
 def _of_some_layers(family: Family, costs: TrainingCosts) -> Iterator[Member]:
-    """Members that recompute some layers of their one stage whole: as few as fit, since each layer more takes longer."""
+    """Members that recompute some layers of their one stage whole: as few as fit, since each layer more takes longer. Of
+    pipelines the number follows from the borders (`partition`)."""
     for candidate in family.candidates():
         kinds = costs.stage_kinds(candidate)
         shardings = tuple(costs.shardings(candidate, kinds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,33 +21,14 @@ from meshwright.solver.training.search.bundle_kernels import (
     ROUNDING,
     any_borders_bounds,
     even_borders_bounds,
-    some_layers_bounds,
 )
 from meshwright.solver.training.search.choice_rows import Laid, Rows, joined, laid, with_least
-from meshwright.solver.training.search.shared_figures import SharedFigures
-from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, RecomputedLayers
+from meshwright.solver.training.search.entries import Entry, Pending
+from meshwright.solver.training.search.shared_figures import SharedFigures, shown_sends_s
+from meshwright.solver.training.search.some_layers_kernels import some_layers_bounds, some_of_parts_bounds
+from meshwright.solver.training.space.candidates import SOME_LAYERS, UNDECIDED, Candidate, Family, RecomputedLayers
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Members with one candidate and one choice of the main block, and their bound. A candidate whose ``some_layers`` are
-    recomputed has not yet a number of them."""
-
-    bound: float
-    candidate: Candidate
-    main: tuple[int, ...]
-    some_layers: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A member whose tables are not made yet."""
-
-    candidate: Candidate
-    sharding: Sharding
-    some_layers: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +185,8 @@ class FamilyView:
     ) -> Iterator[tuple[Pipelining, list[tuple[Recompute, ...]], FloatArray, npt.NDArray[np.bool_]]]:
         """For each schedule the sets of modes, [set, sharding] bounds, and which places suit it; at last, where a stage may
         recompute some of its layers, [sharding] bounds of that."""
-        least = _Least.of(of, [modes for _, sets in self._modes_of for modes in sets], self)
+        asked = [modes for _, sets in self._modes_of for modes in sets]
+        least = _Least.of(of, [*asked, *(some.recompute for some in self._some_layers if some.lacks_layers)], self)
         for choice, sets in self._modes_of:
             candidates, rows = [], []
             for modes in sets:
@@ -213,10 +196,12 @@ class FamilyView:
                 rows.append(plain if enough else schedule_bounds(self, of, self.candidate(choice, modes), below))
             suiting = np.array([place.suits(choice.schedule) for place in self.family.places])
             yield choice, candidates, np.array(rows), suiting
-        if self._some_layers is not None:
-            still = np.array([not place.offload.activations for place in self.family.places])
-            some = self._some_layers
-            yield some.pipelining, [some.recompute], some_layers(self, of, some), still
+        still = np.array([not place.offload.activations for place in self.family.places])
+        for some in self._some_layers:
+            # Times of the mode none and, in a pipeline, memory of the mode full: enough where that is too slow.
+            plain = least.bounds(some.recompute, some.pipelining, self) if self.first.mesh.pp > 1 else np.zeros(1)
+            enough = float(plain.min()) >= below
+            yield some.pipelining, [some.recompute], plain if enough else some_layers(self, of, some, below), still
 
     def candidate(self, choice: Pipelining, modes: tuple[Recompute, ...]) -> Candidate:
         """The candidate with a schedule and modes, of any place of state."""
@@ -234,11 +219,18 @@ class FamilyView:
         return list(found.items())
 
     @cached_property
-    def _some_layers(self) -> Candidate | None:
-        """A candidate that recomputes some layers of its one stage, if the family has any."""
+    def _some_layers(self) -> list[Candidate]:
+        """Candidates that recompute some layers of each part, of each schedule."""
         if self.family.layers is RecomputedLayers.ALL_OR_NONE:
-            return None
-        return replace(self.first, recompute=SOME_LAYERS)
+            return []
+        pp = self.first.mesh.pp
+        choices = [choice.of_some_layers(pp) for choice in self.family.pipelinings]
+        number = UNDECIDED if pp > 1 else None
+        return [
+            replace(self.first, recompute=SOME_LAYERS, pipelining=choice, recompute_layers=number)
+            for choice in choices
+            if choice is not None
+        ]
 
     def entries(self, below: float) -> list[Entry]:
         """Entries that may beat ``below``, lowest bound first; of all others the first alone."""
@@ -256,6 +248,8 @@ class FamilyView:
             for i, at, choice in taken:
                 bound = float(by_place[i, at, choice])
                 candidate = self.candidate(pipelining, sets[i]).at(places[at], sets[i])
+                if some and candidate.mesh.pp > 1:
+                    candidate = replace(candidate, recompute_layers=UNDECIDED)
                 entry = Entry(bound, candidate, self.choices.rows[self.choices.main][choice], some)
                 (found if bound < below else losing).append(entry)
         return sorted(found or losing, key=lambda entry: entry.bound)
@@ -265,7 +259,9 @@ class FamilyView:
         shardings = self.choices.with_main[entry.main]
         of = self._laid(entry.candidate.place, shardings)
         bounds = (
-            some_layers(self, of, entry.candidate) if entry.some_layers else schedule_bounds(self, of, entry.candidate, below)
+            some_layers(self, of, entry.candidate, below)
+            if entry.some_layers
+            else schedule_bounds(self, of, entry.candidate, below)
         )
         return [
             (max(entry.bound, float(bound)), Pending(entry.candidate, sharding, entry.some_layers))
@@ -279,9 +275,7 @@ def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: flo
     choice, m = candidate.pipelining, candidate.n_microbatches
     modes = np.array([view.modes.index(mode) for mode in candidate.recompute], np.int64)
     waiting = view.shared.waiting_of(candidate, choice, candidate.recompute[0])
-    sends_s, beside_s = view.sends_s * choice.chunks, np.zeros(len(view.sends_s))
-    if choice.traits.sends is SendTiming.UNDER_OTHER_MICROBATCHES:
-        sends_s, beside_s = beside_s, sends_s
+    sends_s, _, beside_s = shown_sends_s(view.sends_s, choice)
     if choice.any_borders:
         in_flight = np.array(units_in_flight(candidate)[0], np.int64)
         of_any: FloatArray = any_borders_bounds(
@@ -301,11 +295,18 @@ def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: flo
             below,
         )
         return of_any
-    hides = choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS
-    once_s = (candidate.mesh.pp - 1) * view.sends_s if hides else np.zeros(len(sends_s))
-    parts, held, n_held = view.shared.held(candidate)
     (mode,) = modes
-    of_even: FloatArray = even_borders_bounds(
+    figures, hides = _of_even_parts(view, of, candidate, int(mode))
+    copies = n_copies(choice.schedule)
+    arguments: tuple[Any, ...] = (*figures, copies, hides, mode, m, waiting, below)
+    of_even: FloatArray = even_borders_bounds(*arguments)
+    return of_even
+
+
+def _of_even_parts(view: FamilyView, of: Laid, candidate: Candidate, mode: int) -> tuple[tuple[Any, ...], bool]:
+    """Return what kernels of even parts take first, with the work of a mode, and whether sends hide under chunks."""
+    choice = candidate.pipelining
+    figures = (
         of.time_s,
         of.kept_bytes,
         of.transient_bytes,
@@ -313,28 +314,24 @@ def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: flo
         of.extra_s,
         np.ascontiguousarray(of.most_work_s[:, mode]),
         view.kind_of_stage,
-        sends_s,
-        once_s,
-        beside_s,
+        *shown_sends_s(view.sends_s, choice),
         of.capacity_bytes,
         even_cuts(of.time_s.shape[-1], choice.n_parts(candidate.mesh.pp)),
-        parts,
-        held,
-        n_held,
-        n_copies(choice.schedule),
-        hides,
-        mode,
-        m,
-        waiting,
-        below,
+        *view.shared.held(candidate),
     )
-    return of_even
+    return figures, choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS
 
 
-def some_layers(view: FamilyView, of: Laid, candidate: Candidate) -> FloatArray:
-    """[sharding] bounds of a model on one stage that recomputes as few of its layers as fit."""
+def some_layers(view: FamilyView, of: Laid, candidate: Candidate, below: float) -> FloatArray:
+    """[sharding] bounds of a model that recomputes as few layers of each part as fit."""
     none, full = (view.modes.index(mode) for mode in (Recompute.NONE, Recompute.FULL))
-    again = view.costs.recomputable[view.costs.layer_block]
+    again = view.costs.recomputed_layers
+    if candidate.mesh.pp > 1:
+        waiting = view.shared.waiting_of(candidate, candidate.pipelining, candidate.recompute[0])
+        figures, hides = _of_even_parts(view, of, candidate, none)
+        arguments: tuple[Any, ...] = (*figures, again, hides, none, full, candidate.n_microbatches, waiting, below)
+        of_parts: FloatArray = some_of_parts_bounds(*arguments)
+        return of_parts
     bounds: FloatArray = some_layers_bounds(
         of.time_s,
         of.kept_bytes,

@@ -12,11 +12,11 @@ import math
 from meshwright.solver.control import SearchStopped, Stop, heed
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
+from meshwright.solver.training.costs.evaluate import evaluate_decision
 from meshwright.solver.training.search.best_first import RELATIVE_TIE, Solved
 from meshwright.solver.training.search.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
 from meshwright.solver.training.search.expansion import expand
-from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.search.partition import Shortfall, cut
 from meshwright.solver.training.space.candidates import families
 
 SHARE = 1 / 8
@@ -36,10 +36,9 @@ def best_near(request: TrainingRequest, costs: TrainingCosts, known: Solved, *, 
                 heed(stop)
                 _, _, member = heapq.heappop(waiting)
                 n_solved += 1
-                spans = partition_stages(member.candidate, member.tables)
-                if isinstance(spans, Shortfall):
+                decision = cut(member, costs)
+                if isinstance(decision, Shortfall):
                     continue
-                decision = Decision(member.candidate, member.sharding, spans)
                 cost = evaluate_decision(decision, member.tables)
                 if cost.fits and cost.step_time_s < best.value * (1 - RELATIVE_TIE):
                     best = Solved(decision, cost, cost.step_time_s)

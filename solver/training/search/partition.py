@@ -9,12 +9,21 @@ from typing import TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.layer_dag import LayerDag
 from meshwright.solver.stages import memory_shortage, partition_layers
 from meshwright.solver.stages.downsets import DagFigures, dag_shortage, partition_dag
-from meshwright.solver.training.costs.evaluate import StageSpan, units_in_flight
-from meshwright.solver.training.costs.part_borders import EvenCuts, cost_even_cuts, fastest_that_fits, roomiest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, StageSpan, units_in_flight
+from meshwright.solver.training.costs.part_borders import (
+    EvenCuts,
+    FirstLayers,
+    cost_even_cuts,
+    fastest_that_fits,
+    roomiest,
+)
 from meshwright.solver.training.costs.stage_table import FloatArray, StageTable
+from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.space.candidates import Candidate
 
 
@@ -64,6 +73,19 @@ class ParameterLimit:
         return self.most * candidate.mesh.stage_devices
 
 
+def cut(member: Member, costs: TrainingCosts, limit: ParameterLimit | None = None) -> Decision | Shortfall:
+    """The fastest decision of a member that fits and keeps the limit, or by how much the roomiest of all lack memory."""
+    candidate, tables = member.candidate, member.tables
+    if not candidate.lacks_layers:
+        spans = partition_stages(candidate, tables, limit)
+        return spans if isinstance(spans, Shortfall) else Decision(candidate, member.sharding, spans)
+    allowed = costs.request.search.recompute_layers
+    found = partition_some_layers(candidate, tables, costs.recomputed_layers, allowed, limit)
+    if isinstance(found, Shortfall):
+        return found
+    return Decision(replace(candidate, recompute_layers=found.number), member.sharding, found.spans)
+
+
 def partition_stages(
     candidate: Candidate, tables: tuple[StageTable, ...], limit: ParameterLimit | None = None
 ) -> tuple[StageSpan, ...] | Shortfall:
@@ -83,6 +105,56 @@ def partition_stages(
     if found is None:
         return smallest_shortfall(candidate, tables)
     return tuple(StageSpan(stage.first, stage.last, candidate.recompute[stage.config]) for stage in found.stages)
+
+
+@dataclass(frozen=True, slots=True)
+class SomeLayers:
+    """Even parts of which each recomputes its first layers whole, as many of those that can be, or all where it has fewer."""
+
+    number: int
+    spans: tuple[StageSpan, ...]
+
+
+def partition_some_layers(
+    candidate: Candidate,
+    tables: tuple[StageTable, ...],
+    again: npt.NDArray[np.bool_],
+    allowed: tuple[int, ...] = (),
+    limit: ParameterLimit | None = None,
+) -> SomeLayers | Shortfall:
+    """The fastest even parts that recompute some of their layers, whose number is one of ``allowed`` if these are named.
+
+    ``again`` [layer] says which layers can be recomputed. Each layer more takes longer, so for each cut the least number with
+    which it fits is best.
+    """
+    costed = cost_even_cuts(candidate, tables)
+    most = FirstLayers(0, again).most_in_a_part(costed.cuts)
+    kept = np.ones(len(most), bool)
+    if limit is not None:
+        kept = np.all(costed.sums_of_ranks(limit.parameters) <= limit.of_stage(candidate), axis=1)
+    # What is left out with the least of both modes fits with no number.
+    open_ = kept & (costed.need_bytes <= costed.capacity_bytes).all(axis=1)
+    best_s, best, number = np.inf, -1, 0
+    for n in allowed or range(1, int(most.max())):
+        # With all of their layers, parts are those of the mode full.
+        trying = open_ & (n < most)
+        if not trying.any():
+            continue
+        of_number = cost_even_cuts(candidate, tables, FirstLayers(n, again))
+        fits = trying & (of_number.need_bytes <= of_number.capacity_bytes).all(axis=1)
+        step_s = np.where(fits, of_number.step_s, np.inf)
+        fastest = int(np.argmin(step_s))
+        if step_s[fastest] < best_s:
+            best_s, best, number = float(step_s[fastest]), fastest, n
+        open_ &= ~fits & (of_number.step_s < best_s)
+    if best < 0:
+        return _shortfall(costed)
+    borders, ends = costed.cuts[best].tolist(), FirstLayers(number, again).ends(costed.cuts[best : best + 1])[0].tolist()
+    spans = (
+        StageSpan(first, end - 1, Recompute.FULL, kept_from=kept_from)
+        for (first, end), kept_from in zip(itertools.pairwise(borders), ends, strict=True)
+    )
+    return SomeLayers(number, tuple(spans))
 
 
 def _limited(candidate: Candidate, limit: ParameterLimit | None) -> _Limited:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.costmodels.pipeline import positions_of_ranks
+from meshwright.costmodels.pipeline import SendTiming, positions_of_ranks
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -91,3 +91,12 @@ class SharedFigures:
         if key not in self._bytes:
             self._bytes[key] = self.costs.state_bytes_per_parameter(candidate, kind, setting)
         return self._bytes[key]
+
+
+def shown_sends_s(sends_s: FloatArray, choice: Pipelining) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """[stage] sends that a pass waits for, those that a step waits for once, and those beside passes; of sends of one chunk."""
+    of_chunks, nothing = sends_s * choice.chunks, np.zeros(len(sends_s))
+    once_s = (len(sends_s) - 1) * sends_s if choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS else nothing
+    if choice.traits.sends is SendTiming.UNDER_OTHER_MICROBATCHES:
+        return nothing, once_s, of_chunks
+    return of_chunks, once_s, nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.costmodels.memory.offload import Offload, Tier
 from meshwright.costmodels.pipeline import ChunkCount
-from meshwright.solver.problem.choices import Gradients, RankOrder, TpOverlap
+from meshwright.solver.problem.choices import Gradients, RankOrder, Recompute, TpOverlap
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN
 
@@ -32,13 +32,20 @@ def summary(candidate: Candidate) -> str:
         parts.append("sequence parallel")
     if candidate.tp_overlap is TpOverlap.CHUNKED:
         parts.append("chunked products")
-    some = "" if candidate.recompute_layers is None else f" of {candidate.recompute_layers} layers"
-    parts.append("recompute " + "/".join(mode.value for mode in candidate.recompute) + some)
+    parts.append(_recompute(candidate))
     if candidate.pipelining != PLAIN:
         chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.traits.chunk_count is ChunkCount.ANY else ""
         slices = f" x {candidate.pipelining.n_slices} slices" if candidate.pipelining.slices else ""
         parts.append(candidate.pipelining.schedule.value + chunks + slices)
     return ", ".join(parts)
+
+
+def _recompute(candidate: Candidate) -> str:
+    if candidate.recompute_layers is None:
+        return "recompute " + "/".join(mode.value for mode in candidate.recompute)
+    number = "some" if candidate.lacks_layers else str(candidate.recompute_layers)
+    where = "" if candidate.mesh.pp == 1 else " of each part"
+    return f"recompute {Recompute.FULL.value} of {number} layers{where}"
 
 
 def away(offload: Offload) -> list[str]:

@@ -41,7 +41,8 @@ class Candidate:
     """One point of the outer space. ``n_microbatches`` follows from the global batch.
 
     ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages. Where
-    that is full and ``recompute_layers`` is not None, so many first layers are recomputed, and the rest is not.
+    ``recompute_layers`` is not None, so many first layers of each part of the model are recomputed whole, and the rest is not:
+    on one stage under the mode full, in a pipeline under `SOME_LAYERS`, their number ``UNDECIDED`` until borders are.
     ZeRO shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
     for the workload's own.
     """
@@ -59,6 +60,11 @@ class Candidate:
     gradients: Gradients = Gradients.KEPT
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
     recompute_layers: int | None = None
+
+    @property
+    def lacks_layers(self) -> bool:
+        """True if the number of recomputed layers follows from the borders, which are not yet known."""
+        return self.recompute_layers == UNDECIDED
 
     @property
     def place(self) -> StatePlace:
@@ -94,12 +100,16 @@ class RecomputedLayers(Enum):
 
     ALL_OR_NONE = auto()
     SOME = auto()
+    NONE_OR_SOME = auto()
     ANY = auto()
-    """Both of these."""
+    """All of these."""
 
 
 SOME_LAYERS = (Recompute.NONE, Recompute.FULL)
 """Recompute modes of the layers of a stage that recomputes some of them whole."""
+
+UNDECIDED = 0
+"""The number of layers to recompute before it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,7 @@ class Family:
 
     def candidates(self) -> Iterator[Candidate]:
         """The family's members, those that differ only in schedule after one another."""
+        some = self.layers is RecomputedLayers.SOME and self.mesh.pp > 1
         for place in self.places:
             for modes, choices in self.modes_and_schedules():
                 for choice in choices:
@@ -139,6 +150,7 @@ class Family:
                         optimizer=place.optimizer,
                         gradients=place.gradients,
                         tp_overlap=self.tp_overlap,
+                        recompute_layers=UNDECIDED if some else None,
                     )
 
     @property
@@ -157,22 +169,35 @@ class Family:
     def by_recompute(self) -> Iterator[Family]:
         """The same candidates in families of one choice of recompute modes each, none of them empty; and one of those that
         recompute some layers of a stage."""
-        if self.layers is RecomputedLayers.SOME:
+        if self.layers not in (RecomputedLayers.ANY, RecomputedLayers.ALL_OR_NONE):
             yield self
             return
-        if self.layers is RecomputedLayers.ANY:
-            still = tuple(place for place in self.places if not place.offload.activations)
-            if still:
-                yield replace(self, places=still, recompute=(SOME_LAYERS,), layers=RecomputedLayers.SOME)
+        some = self.of_some_layers() if self.layers is RecomputedLayers.ANY else None
+        if some is not None and self.mesh.pp == 1:
+            yield some
         for modes, choices in self.modes_and_schedules():
             possible = tuple(choice for choice in choices if any(place.suits(choice.schedule) for place in self.places))
+            # In a pipeline, members that recompute some layers share their tables with those that recompute none.
+            beside = some is not None and self.mesh.pp > 1 and modes == (Recompute.NONE,)
+            layers = RecomputedLayers.NONE_OR_SOME if beside else RecomputedLayers.ALL_OR_NONE
             if possible:
-                yield replace(self, recompute=(modes,), pipelinings=possible, layers=RecomputedLayers.ALL_OR_NONE)
+                yield replace(self, recompute=(modes,), pipelinings=possible, layers=layers)
+
+    def of_some_layers(self) -> Family | None:
+        """The members that recompute some layers of each part, none of them whole; None where there are none."""
+        still = tuple(place for place in self.places if not place.offload.activations)
+        even = tuple(choice for each in self.pipelinings if (choice := each.of_some_layers(self.mesh.pp)) is not None)
+        if not still or not even:
+            return None
+        return replace(self, places=still, recompute=(SOME_LAYERS,), pipelinings=even, layers=RecomputedLayers.SOME)
 
     def modes_and_schedules(self) -> Iterator[tuple[tuple[Recompute, ...], tuple[Pipelining, ...]]]:
         """Modes that each stage may choose from with the schedules that leave it the choice; single modes with all others."""
         for modes in self.recompute:
             if len(modes) == 1:
+                yield modes, self.pipelinings
+                continue
+            if self.layers is RecomputedLayers.SOME:
                 yield modes, self.pipelinings
                 continue
             by_stage = tuple(choice for choice in self.pipelinings if choice.modes_by_stage)
@@ -203,8 +228,6 @@ def families(request: TrainingRequest) -> Iterator[Family]:
     refuse_shard_ranks_without_groups(search)
     schedules = frozenset(Schedule) if search.space is Space.FREE else launcher_schedules(search.launcher)
     n_layers = len(request.model.layers)
-    # Which layers of a stage are its first is known before its borders are where there is one stage.
-    of_one_stage = _recomputed_layers(request)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     slices = SliceLengths(request)
     for mesh in meshes(request):
@@ -235,10 +258,10 @@ def families(request: TrainingRequest) -> Iterator[Family]:
                 choices = known[mesh.pp, count]
                 if not choices or not whole_sequences(search, pp=mesh.pp):
                     continue
+                layers = some_layers_of(request, pp=mesh.pp)
                 for way in tp_overlaps(request, tp=mesh.tp, cp=mesh.cp, boundary=boundary):
                     highest = max_zero_stage(request, way)
                     running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
-                    layers = of_one_stage if mesh.pp == 1 else RecomputedLayers.ALL_OR_NONE
                     family = Family(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
                     if family.n_candidates:
                         yield family
@@ -273,12 +296,15 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
 
 
-def _recomputed_layers(request: TrainingRequest) -> RecomputedLayers:
-    """The layers that a stage may recompute: some only where all and none are allowed, and the launcher has a flag for it."""
-    search = request.search
-    if search.space is Space.LAUNCHABLE and not TRAINERS[search.launcher].layers_recomputed:
+def some_layers_of(request: TrainingRequest, *, pp: int) -> RecomputedLayers:
+    """The layers that a part of the model may recompute: some only where all and none are allowed, and the launcher has a flag
+    for it; in a pipeline where the request names their numbers."""
+    search, rules = request.search, TRAINERS.get(request.search.launcher)
+    if search.space is Space.LAUNCHABLE and (rules is None or not rules.layers_recomputed):
         return RecomputedLayers.ALL_OR_NONE
     if search.system is not None or not request.model.is_chain or not {*SOME_LAYERS} <= {*recompute_modes(search)}:
+        return RecomputedLayers.ALL_OR_NONE
+    if pp > 1 and not search.recompute_layers:
         return RecomputedLayers.ALL_OR_NONE
     return RecomputedLayers.ANY
 

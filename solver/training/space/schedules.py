@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import OperatorKind, forward_flops
@@ -70,6 +70,13 @@ class Pipelining:
     def modes_by_stage(self) -> bool:
         """True if stages may differ in recompute mode: only where the wait does not depend on it."""
         return self.any_borders and self.traits.backward is Backward.WHOLE and self.schedule not in TOKEN_SLICED
+
+    def of_some_layers(self, pp: int) -> Pipelining | None:
+        """The same schedule where each part recomputes as many of its layers, parts being as equal as those of several chunks a
+        rank; None for one whose wait depends on what is recomputed."""
+        if self.traits.backward is not Backward.WHOLE or n_copies(self.schedule) > 1 or self.slices:
+            return None
+        return self if pp == 1 or self.chunks > 1 else replace(self, even=True)
 
     def n_parts(self, pp: int) -> int:
         """Parts that the model is cut in."""

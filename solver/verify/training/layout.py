@@ -18,6 +18,8 @@ from meshwright.solver.verify.training.schedule import schedule_violations
 from meshwright.solver.verify.violation import Rule, Violation
 
 MAX_ZERO_STAGE = 3
+_WHOLE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", "interleaved-1f1b")
+"""Schedules that run the backward pass of a layer in one piece."""
 
 
 def layout_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -57,13 +59,17 @@ def _hybrid_violations(plan: PipelinePlan, index: int) -> Iterator[Violation]:
 
 
 def _some_layers_violations(plan: PipelinePlan, request: TrainingRequest, index: int) -> Iterator[Violation]:
-    """Some layers of a stage recomputed whole, and others not: on one stage of a chain, whose activations all stay there."""
+    """Some layers of each part recomputed whole, and others not: of a chain, whose activations all stay, as many in each, by a
+    schedule whose backward pass is whole."""
     stage, where = plan.stages[index], f"plan.stages[{index}].recompute_layers"
     number = stage.recompute_layers or 0
-    alone = plan.axes.pp == 1 and request.model.is_chain and not stage.offload.activations
-    if not alone or stage.recompute is not Recompute.FULL or not 0 < number < len(request.model.layers):
-        given = f"{stage.recompute_layers} layers under recompute {stage.recompute.value}, pp {plan.axes.pp}"
-        yield Violation(Rule.STAGES, where, f"{given}; it is some of the layers of one stage under recompute full")
+    suits = plan.axes.pp == 1 or (plan.schedule in _WHOLE_BACKWARD and not plan.token_slices)
+    suits = suits and request.model.is_chain and not stage.offload.activations
+    if not suits or stage.recompute is not Recompute.FULL or not 0 < number < len(request.model.layers):
+        given = f"{stage.recompute_layers} layers under recompute {stage.recompute.value}, pp {plan.axes.pp}, {plan.schedule}"
+        yield Violation(Rule.STAGES, where, f"{given}; it is some of the layers of each part under recompute full")
+    if any(other.recompute_layers != stage.recompute_layers for other in plan.stages):
+        yield Violation(Rule.STAGES, where, f"{number} layers of each part; all stages have the same number")
 
 
 def _name_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:

@@ -187,25 +187,37 @@ def layer_activations(request: TrainingRequest, stage: Stage, share: Share, spli
     """Bytes that each layer of a stage keeps for one micro-batch, and the most that one makes again in its backward pass."""
     dtype = request.workload.precision
     kept: dict[int, float] = {}
-    remade, left = 0.0, stage.recompute_layers
+    remade, chosen = 0.0, _recomputed_whole(request, stage)
     for span in stage.blocks:
         block = request.model.block(span.block)
         entry = entry_bytes(block, share, dtype, split=split)
         layer = kept_bytes(block, share, request, stage.recompute, entry=entry)
         whole = kept_bytes(block, share, request, Recompute.NONE, entry=entry)
-        ends = {operator.kind for operator in block.operators} & {OperatorKind.EMBEDDING, OperatorKind.LOSS}
+        ends = _is_end(request, span.block)
         stays = 1.0 if ends else 1.0 - stage.offload.activations
-        again = span.count
-        if left is not None and not ends:
-            # The stage's first layers are recomputed, the others keep all.
-            again = min(left, span.count)
-            left -= again
-        kept |= dict.fromkeys(range(span.first, span.first + again), stays * layer)
-        kept |= dict.fromkeys(range(span.first + again, span.first + span.count), stays * whole)
+        again = {layer for layer in range(span.first, span.first + span.count) if chosen is None or layer in chosen}
+        for number in range(span.first, span.first + span.count):
+            kept[number] = stays * (layer if number in again else whole)
         # What a layer moved is back while its backward pass runs.
         if again:
             remade = max(remade, whole - stays * layer)
     return kept, remade
+
+
+def _recomputed_whole(request: TrainingRequest, stage: Stage) -> set[int] | None:
+    """Layers under the stage's recompute mode where only the first of each part are, None where all are."""
+    if stage.recompute_layers is None:
+        return None
+    found: set[int] = set()
+    for part in chunks(stage):
+        inside = [layer for layer in part if not _is_end(request, request.model.layers[layer])]
+        found |= {*inside[: stage.recompute_layers]}
+    return found
+
+
+def _is_end(request: TrainingRequest, block: str) -> bool:
+    kinds = {operator.kind for operator in request.model.block(block).operators}
+    return bool(kinds & {OperatorKind.EMBEDDING, OperatorKind.LOSS})
 
 
 def _transient_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share, span: LayerSpan) -> float:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule, fills, n_copies
@@ -15,6 +18,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.evaluate import StageSpan, positions
+from meshwright.solver.training.costs.part_borders import FirstLayers
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 from meshwright.solver.training.space.sliced_sequences import passes_in_slices, suits_slices
@@ -103,19 +107,23 @@ def _require_movable(stage: Stage, axes: Axes, schedule: str) -> None:
         )
 
 
-def given_recompute_layers(pipelines: Pipelines, model: ModelGraph) -> int | None:
-    """Return the number of first layers that are recomputed whole, None where not some are; raises PlanFileError where it
-    can't be."""
+def given_recompute_layers(pipelines: Pipelines, model: ModelGraph, pipelining: Pipelining) -> int | None:
+    """Return the number of first layers of each part that are recomputed whole, None where not some are; raises PlanFileError
+    where it can't be."""
     stages = pipelines.stages
-    number = next((stage.recompute_layers for stage in stages if stage.recompute_layers is not None), None)
-    if number is None:
+    numbers = {stage.recompute_layers for stage in stages}
+    (number, *others) = numbers
+    if number is None and not others:
         return None
-    some = number in range(1, len(model.layers)) and model.is_chain
-    if len(stages) > 1 or stages[0].recompute is not Recompute.FULL or stages[0].offload.activations or not some:
+    some = number in range(1, len(model.layers)) and model.is_chain and pipelining.of_some_layers(len(stages)) is not None
+    full = all(stage.recompute is Recompute.FULL and not stage.offload.activations for stage in stages)
+    if others or not some or not full:
+        listed = ", ".join(str(each) for each in sorted(numbers, key=str))
         raise PlanFileError(
             "recompute_layers can't be",
-            given=f"{number} of {len(model.layers)} layers on {len(stages)} stages, recompute {stages[0].recompute.value}",
-            allowed="some of the layers of one stage, recompute full, no activations on the host, no branches",
+            given=f"{listed} of {len(model.layers)} layers on {len(stages)} stages, recompute {stages[0].recompute.value}",
+            allowed="one number for all stages, of layers of each part, recompute full, no activations on the host, no "
+            "branches, a schedule whose backward pass is whole",
         )
     return number
 
@@ -132,13 +140,16 @@ def given_tp_overlap(pipelines: Pipelines) -> TpOverlap:
     return pipelines.tp_overlap
 
 
-def given_spans(pipelines: Pipelines, layers: Sequence[str], candidate: Candidate) -> tuple[StageSpan, ...]:
-    """The parts of the model in order; raises PlanFileError unless they are the model's layers, each once a copy."""
+def given_spans(
+    pipelines: Pipelines, layers: Sequence[str], candidate: Candidate, again: npt.NDArray[np.bool_]
+) -> tuple[StageSpan, ...]:
+    """The parts of the model in order; raises PlanFileError unless they are the model's layers, each once a copy. ``again``
+    [layer] says which layers can be recomputed."""
     found: dict[int, StageSpan] = {}
     if len(pipelines.stages) != candidate.mesh.pp:
         raise PlanFileError("the plan does not have pp stages", given=len(pipelines.stages), allowed=str(candidate.mesh.pp))
     for stage, of_rank in zip(pipelines.stages, positions(candidate), strict=True):
-        for position, span in zip(of_rank, _parts(stage, layers), strict=True):
+        for position, span in zip(of_rank, _parts(stage, layers, again), strict=True):
             if found.setdefault(position, span) != span:
                 raise PlanFileError("two ranks that hold the same part of the model differ", given=f"part {position}")
     expected = 0
@@ -199,7 +210,7 @@ def _listed(stage: Stage, layers: Sequence[str]) -> list[int]:
     return listed
 
 
-def _parts(stage: Stage, layers: Sequence[str]) -> Iterator[StageSpan]:
+def _parts(stage: Stage, layers: Sequence[str], again: npt.NDArray[np.bool_]) -> Iterator[StageSpan]:
     """The chunks of a rank, each a run of layers."""
     listed = _listed(stage, layers)
     start = 0
@@ -207,5 +218,9 @@ def _parts(stage: Stage, layers: Sequence[str]) -> Iterator[StageSpan]:
         chunk = listed[start : start + count]
         if not chunk or chunk != list(range(chunk[0], chunk[0] + count)):
             raise PlanFileError("a model chunk is not a run of layers", given=chunk, allowed=f"{count} layers in a row")
-        yield StageSpan(chunk[0], chunk[-1], stage.recompute)
+        kept_from = None
+        if stage.recompute_layers is not None and stage.axes.pp > 1:
+            cut = np.array([[chunk[0], chunk[-1] + 1]])
+            kept_from = int(FirstLayers(stage.recompute_layers, again).ends(cut)[0, 0])
+        yield StageSpan(chunk[0], chunk[-1], stage.recompute, kept_from=kept_from)
         start += count

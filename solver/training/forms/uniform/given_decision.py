@@ -20,7 +20,7 @@ from meshwright.solver.training.forms.uniform.given import (
     given_spans,
     given_tp_overlap,
 )
-from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
 from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
@@ -81,6 +81,9 @@ def decision_of(
         raise PlanFileError(
             "stages differ in recompute mode", given=", ".join(modes), allowed=f"one for all under {pipelining.schedule.value}"
         )
+    some = given_recompute_layers(pipelines, request.model, pipelining)
+    if some is not None and mesh.pp > 1:
+        modes = SOME_LAYERS
     boundary = sharded(SEQ) if pipelines.sequence_parallel else REPLICATED
     zero_stage = pipelines.stages[0].zero_stage
     candidate = Candidate(
@@ -90,12 +93,12 @@ def decision_of(
         optimizer=optimizer,
         gradients=pipelines.stages[0].gradients,
         tp_overlap=given_tp_overlap(pipelines),
-        recompute_layers=given_recompute_layers(pipelines, request.model),
+        recompute_layers=some,
     )
-    is_chain = costs.model.is_chain
-    spans = (
-        given_spans(pipelines, costs.model.layers, candidate) if is_chain else given_branches(pipelines, costs.model, candidate)
-    )
+    if costs.model.is_chain:
+        spans = given_spans(pipelines, costs.model.layers, candidate, costs.recomputed_layers)
+    else:
+        spans = given_branches(pipelines, costs.model, candidate)
     return Decision(candidate, _sharding_of(costs, candidate, pipelines), spans)
 
 

@@ -201,6 +201,18 @@ def test_recompute(mode: Recompute, expected: dict[str, tuple[str, ...]]) -> Non
     assert {name: values for name, values in given.items() if name.startswith("--recompute")} == expected
 
 
+def test_first_layers_of_each_part_are_recomputed_by_block() -> None:
+    plan, request = training(dp=4, pp=2, recompute=(Recompute.FULL, Recompute.FULL))
+    some = with_fields(plan, stages=tuple(replace(stage, recompute_layers=3) for stage in flat(plan).stages))
+    given = flags(export(some, request, "megatron-lm"))
+    assert (given["--recompute-granularity"], given["--recompute-method"]) == (("full",), ("block",))
+    assert given["--recompute-num-layers"] == ("3",)
+    first, second = flat(some).stages
+    unlike = with_fields(some, stages=(first, replace(second, recompute_layers=4)))
+    with pytest.raises(ExportError, match="all stages have the same number"):
+        export(unlike, request, "megatron-lm")
+
+
 def test_optimizers_and_precision() -> None:
     adam = flags(export(*training(precision=DType.BF16, gradient_dtype=DType.BF16), "megatron-lm"))
     assert adam["--optimizer"] == ("adam",)

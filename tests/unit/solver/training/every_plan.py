@@ -46,7 +46,7 @@ def every_fitting_plan(request: TrainingRequest) -> Iterator[Priced]:
         kinds = costs.stage_kinds(candidate)
         for sharding in every_sharding(costs, candidate):
             tables = costs.stage_tables(candidate, sharding, kinds)
-            for spans in every_split(layer_dag(request.model), candidate):
+            for spans in every_split_of(request.model, candidate):
                 decision = Decision(candidate, sharding, spans)
                 cost = evaluate_decision(decision, tables)
                 if cost.fits:
@@ -111,7 +111,7 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                                         continue
                                     found = replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
                                     yield found
-                                    if choice == some_from:
+                                    if some_from is not None and choice in (some_from, (Recompute.FULL,)):
                                         yield from every_number_of_layers(request, found)
 
 
@@ -125,13 +125,21 @@ def has_order(request: TrainingRequest, order: RankOrder, *, pp: int, dp: int, s
 
 
 def every_number_of_layers(request: TrainingRequest, whole: Candidate) -> Iterator[Candidate]:
-    """The same plan with each number of first layers recomputed whole, and the rest not, on one stage."""
-    model = request.model
-    if whole.mesh.pp > 1 or not model.is_chain or whole.offload.activations or request.search.system is not None:
+    """The same plan with each number of first layers of each part recomputed whole, and the rest not."""
+    model, choice = request.model, whole.pipelining
+    if not model.is_chain or whole.offload.activations or request.search.system is not None or choice.slices:
+        return
+    if choice.schedule.value not in ("1f1b", "gpipe", "eager-1f1b", "interleaved-1f1b"):
+        return
+    if whole.mesh.pp > 1 and not request.search.recompute_layers:
         return
     for number in range(1, len(model.layers)):
-        if not request.search.recompute_layers or number in request.search.recompute_layers:
+        if request.search.recompute_layers and number not in request.search.recompute_layers:
+            continue
+        if whole.mesh.pp == 1:
             yield replace(whole, recompute=(Recompute.FULL,), recompute_layers=number)
+        else:
+            yield replace(whole, recompute=(Recompute.NONE, Recompute.FULL), recompute_layers=number)
 
 
 def crosses_stages(model: ModelGraph, launcher: Launcher) -> bool:
@@ -306,8 +314,27 @@ def every_split(dag: LayerDag, candidate: Candidate) -> Iterator[tuple[StageSpan
             yield tuple(StageSpan(each[0], each[-1], mode, each) for each, mode in zip(members, modes, strict=True))
 
 
+def every_split_of(model: ModelGraph, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
+    """Every way to cut a model; in a pipeline that recomputes some layers of each part parts are even."""
+    if candidate.recompute_layers is None or candidate.mesh.pp == 1:
+        yield from every_split(layer_dag(model), candidate)
+        return
+    inside = [not any(op.kind.value in ("embedding", "loss") for op in model.block(name).operators) for name in model.layers]
+    n_parts = candidate.mesh.pp * candidate.pipelining.chunks
+    for spans in every_even_split(len(model.layers), n_parts, Recompute.FULL):
+        again = [[layer for layer in span.numbers if inside[layer]] for span in spans]
+        if all(len(layers) <= candidate.recompute_layers for layers in again):
+            continue
+        ends = [
+            [*layers, span.last + 1][: candidate.recompute_layers + 1][-1] for span, layers in zip(spans, again, strict=True)
+        ]
+        yield tuple(replace(span, kept_from=end) for span, end in zip(spans, ends, strict=True))
+
+
 def n_splits(dag: LayerDag, candidate: Candidate) -> int:
     """Return the number of ways to cut the layers in parts."""
+    if candidate.recompute_layers is not None and candidate.mesh.pp > 1:
+        return sum(1 for _ in every_even_split(dag.n_layers, candidate.mesh.pp * candidate.pipelining.chunks, Recompute.FULL))
     mesh = Mesh(dp=1, tp=1, pp=candidate.mesh.pp, cp=1)
     return _n_splits(dag, Candidate(mesh, 1, 1, 0, REPLICATED, candidate.recompute, candidate.pipelining))
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
@@ -27,6 +28,23 @@ def layered_request(seed: int) -> TrainingRequest:
     asked = replace(asked, search=search, workload=workload)
     least, most = (_peak_bytes(asked, mode) for mode in (Recompute.FULL, Recompute.NONE))
     return with_memory(asked, int((least + rng.uniform(0.1, 0.9) * (most - least)) / (1.0 - asked.cluster.memory_reserve)))
+
+
+def piped_request(seed: int) -> TrainingRequest:
+    """A random request on two stages of up to a dozen layers under one schedule, that may recompute one to three layers of each
+    part, with memory between what all layers recomputed need and none."""
+    rng, asked = np.random.default_rng([seed, 7]), layered_request(seed)
+    runs = tuple(
+        replace(run, repeat=run.repeat * (1 if run.block in ("embedding", "head") else 2)) for run in asked.model.chain
+    )
+    schedule = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)[int(rng.integers(2))]
+    modes = (Recompute.NONE, Recompute.FULL)
+    search = replace(
+        asked.search, pp=(2,), recompute=modes, recompute_layers=(1, 2, 3), schedules=(schedule,), zero_stages=(1,)
+    )
+    asked = replace(asked, search=search, model=replace(asked.model, chain=runs))
+    least, most = (_peak_bytes(asked, mode) for mode in modes[::-1])
+    return with_memory(asked, int((least + rng.uniform(0.2, 0.8) * (most - least)) / (1.0 - asked.cluster.memory_reserve)))
 
 
 def with_memory(request: TrainingRequest, memory_bytes: int) -> TrainingRequest:

@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import StageSpan, held_by_part, positions
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
-from tests.unit.solver.training.every_plan import every_split
+from tests.unit.solver.training.every_plan import every_split, every_split_of
 from tests.unit.solver.training.stage_columns import BY_MODE, Columns, Floats, Table, alike, n_choices
 
 Ints = npt.NDArray[np.int64]
@@ -50,12 +51,12 @@ def least_step(request: TrainingRequest) -> Least:
             continue
         columns = Columns(costs, candidates)
         for number, candidate in enumerate(candidates):
-            splits = _splits(dag, candidate)
+            splits = _splits(request.model, dag, candidate)
             found.n_plans += len(splits.number) * n_shardings
             if not len(splits.number):
                 continue
             least_s = _least_s(candidate, columns.tables(number), splits, columns.n_combined)
-            of_part = np.array([parameters[list(layers)].sum() for layers in splits.parts])[splits.number]
+            of_part = np.array([parameters[list(layers)].sum() for layers, _ in splits.parts])[splits.number]
             of_rank = [of_part[:, list(of_rank)].sum(axis=1) for of_rank in positions(candidate)]
             fullest = np.max(of_rank, axis=0) / candidate.mesh.stage_devices
             for each in np.unique(fullest[np.isfinite(least_s)]):
@@ -66,27 +67,33 @@ def least_step(request: TrainingRequest) -> Least:
 
 @dataclass(frozen=True, eq=False)
 class _Splits:
-    """Every way to cut a model: ``parts`` are the distinct sets of layers, ``number`` [split, part] says which of them each
-    part is and ``modes`` the row of its recompute mode. Of models that branch, ``sent`` tensors go on behind each part and
-    ``sides`` are read beside its layers' entries; of chains one and none."""
+    """Every way to cut a model: ``parts`` are the distinct sets of layers, each with the first that is not recomputed where
+    only some are; ``number`` [split, part] says which of them each part is, ``modes`` the row of its recompute mode. Of models
+    that branch, ``sent`` tensors go on behind each part and ``sides`` are read beside its layers' entries; of chains one and
+    none."""
 
-    parts: list[tuple[int, ...]]
+    parts: list[tuple[tuple[int, ...], int | None]]
     number: Ints
     modes: Ints
     sent: Ints
     sides: Ints
 
 
-def _splits(dag: LayerDag, candidate: Candidate) -> _Splits:
+def _splits(model: ModelGraph, dag: LayerDag, candidate: Candidate) -> _Splits:
+    if candidate.recompute_layers is not None and candidate.mesh.pp > 1:
+        return _arrays(dag, candidate, list(every_split_of(model, candidate)))
     mesh = Mesh(dp=1, tp=1, pp=candidate.mesh.pp, cp=1)
     return _splits_of(dag, Candidate(mesh, 1, 1, 0, REPLICATED, candidate.recompute, candidate.pipelining))
 
 
 @lru_cache(maxsize=256)
 def _splits_of(dag: LayerDag, candidate: Candidate) -> _Splits:
-    splits = list(every_split(dag, candidate))
-    place: dict[tuple[int, ...], int] = {}
-    number = [[place.setdefault(tuple(span.numbers), len(place)) for span in spans] for spans in splits]
+    return _arrays(dag, candidate, list(every_split(dag, candidate)))
+
+
+def _arrays(dag: LayerDag, candidate: Candidate, splits: list[tuple[StageSpan, ...]]) -> _Splits:
+    place: dict[tuple[tuple[int, ...], int | None], int] = {}
+    number = [[place.setdefault((tuple(span.numbers), span.kept_from), len(place)) for span in spans] for spans in splits]
     modes = [[candidate.recompute.index(span.recompute) for span in spans] for spans in splits]
     sent = [[1] * len(spans) if dag.is_chain else _sent(dag, spans) for spans in splits]
     sides = [[dag.held_sides(span.numbers) for span in spans] for spans in splits]
@@ -159,9 +166,20 @@ class _Sums:
     def _of(self, name: str, part: int, some: slice, how: str) -> Floats:
         if (name, how) not in self._known:
             rows = self.table.fields[self.table.row(name)]
-            self._known[name, how] = np.array([getattr(rows[:, list(layers)], how)(axis=1) for layers in self.splits.parts])
+            made = [_under_modes(rows, layers, kept_from) for layers, kept_from in self.splits.parts]
+            self._known[name, how] = np.array([getattr(each, how)(axis=1) for each in made])
         mode = self.splits.modes[some, part] if name in BY_MODE else 0
         return np.asarray(self._known[name, how][self.splits.number[some, part], mode])
+
+
+def _under_modes(rows: Floats, layers: tuple[int, ...], kept_from: int | None) -> Floats:
+    """[mode, layer, combination] of a part: where only some of its layers are recomputed, in both modes what they take."""
+    mine: Floats = rows[:, list(layers)]
+    if kept_from is None or len(mine) == 1:
+        return mine
+    none, full = mine
+    mixed = np.where((np.array(layers) < kept_from)[:, None], full, none)
+    return np.array([mixed, mixed])
 
 
 def _most_held(held: Ints, kept: list[Floats]) -> Floats:

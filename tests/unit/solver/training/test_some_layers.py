@@ -1,4 +1,4 @@
-"""Models on one stage that recompute some of their layers whole."""
+"""Models that recompute some of their layers whole, on one stage and in pipelines."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from meshwright.solver.training.planner import predict_training
 from meshwright.solver.verify import Rule, check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
-from tests.unit.solver.training.layered import layered_request
+from tests.unit.solver.training.layered import layered_request, piped_request
 from tests.unit.solver.training.planned import planned
 
 SEEDS = range(14)
+PIPED_SEEDS = (0, 2, 5, 9, 10, 11, 12, 14, 18, 20, 24, 31, 35, 38)
 
 
 def test_plans_equal_enumeration_of_every_number_of_layers() -> None:
@@ -34,6 +35,42 @@ def test_plans_equal_enumeration_of_every_number_of_layers() -> None:
             found.add((request.search.space, flat(plan).stages[0].recompute_layers))
     assert {space for space, number in found if number is not None} == set(Space), found
     assert len({number for _, number in found if number is not None}) > 1, found
+
+
+def test_pipelines_equal_enumeration_of_every_number_of_layers_of_a_part() -> None:
+    found = set()
+    for seed in PIPED_SEEDS:
+        request = piped_request(seed)
+        plan = planned(request)
+        assert is_the_best(plan, enumerated(request)), seed
+        assert plan.certificate.status is Status.OPTIMAL
+        assert check(plan, request) == ()
+        assert predict_training(request, plan).predicted == plan.predicted, seed
+        stages = flat(plan).stages
+        assert len({stage.recompute_layers for stage in stages}) == 1
+        found.add((request.search.space, flat(plan).schedule, stages[0].recompute_layers is not None))
+        closed = replace(request, search=replace(request.search, recompute_layers=()))
+        assert flat(planned(closed)).stages[0].recompute_layers is None
+    some = {(space, schedule) for space, schedule, is_some in found if is_some}
+    assert some == {(space, schedule) for space in Space for schedule in ("1f1b", "interleaved-1f1b")}, found
+
+
+@pytest.mark.parametrize("seed", [10, 9])
+def test_stages_of_a_pipeline_keep_what_they_say_and_say_the_same(seed: int) -> None:
+    """One part a stage, and several."""
+    request = piped_request(seed)
+    plan = planned(request)
+    first, *others = flat(plan).stages
+    assert first.recompute_layers is not None
+    for number in (first.recompute_layers + 1, None):
+        other = tuple(replace(stage, recompute_layers=number) for stage in (first, *others))
+        assert check(with_fields(plan, stages=other), request), number
+    unlike = with_fields(plan, stages=(replace(first, recompute_layers=first.recompute_layers + 1), *others))
+    assert Rule.STAGES in {violation.rule for violation in check(unlike, request)}
+    with pytest.raises(PlanFileError, match="one number for all stages"):
+        predict_training(request, unlike)
+    split = with_fields(plan, schedule="zb-h1")
+    assert Rule.STAGES in {violation.rule for violation in check(split, request)}
 
 
 def some_layers(space: Space) -> tuple[TrainingRequest, Plan]:
