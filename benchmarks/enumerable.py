@@ -39,6 +39,7 @@ def main(first: int = 0, count: int = 1000) -> int:
         plan = plan_training(request, stop=never_stop, progress=ignore_progress)
         if not is_the_best(plan, every) or check(plan, request) or not _is_predicted(plan, request):
             wrong.append(seed)
+            print(f"seed {seed} does not agree", flush=True)
         schedules[
             "nothing fits"
             if record_of(plan).axes is None

@@ -12,11 +12,11 @@ from functools import lru_cache
 
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.token_slice import SliceShares
-from meshwright.costmodels.pipeline.build import build, valid_size
+from meshwright.costmodels.pipeline.build import valid_size
+from meshwright.costmodels.pipeline.makespan import makespan_s
 from meshwright.costmodels.pipeline.placement import chunks_per_rank
 from meshwright.costmodels.pipeline.program import Schedule
 from meshwright.costmodels.pipeline.schedules.table import TRAITS
-from meshwright.costmodels.pipeline.timeline import Durations, simulate
 from meshwright.costmodels.pipeline.traits import PassShares, PipelineSize, TokenSlices, WholeSequences
 
 _STEADY_ROUNDS = (2, 4)
@@ -66,13 +66,14 @@ def _program_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares
 def _program_wait(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: PassShares) -> float:
     """Makespan beyond ``m t`` of the event program, in units of t."""
     valid_size(schedule, n_ranks, n_microbatches)
-    program = build(schedule, n_ranks, n_microbatches)
     # A rank of a schedule with two paths runs half of the micro-batches on each of its two parts.
     chunks = chunks_per_rank(schedule)
-    durations = Durations.equal(
-        program.n_positions,
+    takes = makespan_s(
+        schedule,
+        n_ranks,
+        n_microbatches,
         forward_s=shares.forward / chunks,
         input_s=shares.input / chunks,
         weight_s=shares.weight / chunks,
     )
-    return max(0.0, simulate(program, durations).makespan_s - n_microbatches)
+    return max(0.0, takes - n_microbatches)

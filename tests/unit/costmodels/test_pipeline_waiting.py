@@ -21,6 +21,7 @@ from meshwright.costmodels.pipeline import (
     simulate,
     waiting_ratio,
 )
+from meshwright.costmodels.pipeline.makespan import makespan_s
 
 SHARES = [PassShares(1 / 3, 1 / 3, 1 / 3), PassShares(1 / 3, 0.4, 4 / 15), PassShares(0.25, 0.55, 0.2)]
 """Without attention; with a fifth of attention; the same with full recomputation."""
@@ -51,6 +52,15 @@ def test_waits_are_those_of_the_program(schedule: Schedule, p: int, m: int, v: i
         ratio = waiting_ratio(schedule, p, m, shares, n_chunks=v)
         assert 0 <= ratio <= m
         assert (m + ratio * (p - 1)) == pytest.approx(m + wait(schedule, p, m, v, shares), rel=1e-3)
+
+
+@pytest.mark.parametrize(("schedule", "p", "m"), sorted({(schedule, p, m) for schedule, p, m, _ in CASES}))
+def test_makespans_are_those_of_the_timeline_to_the_bit(schedule: Schedule, p: int, m: int) -> None:
+    program = build(schedule, p, m)
+    for shares in SHARES:
+        durations = Durations.equal(program.n_positions, forward_s=shares.forward, input_s=shares.input, weight_s=shares.weight)
+        found = makespan_s(schedule, p, m, forward_s=shares.forward, input_s=shares.input, weight_s=shares.weight)
+        assert found == simulate(program, durations).makespan_s
 
 
 @pytest.mark.parametrize(("schedule", "p", "m", "v"), CASES)
