@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from meshwright.app.compile_time import compiled_s
+from meshwright.app.memory_limit import MemoryLimit, said_of_memory
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, ignore_progress
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
@@ -75,31 +76,50 @@ def _counted_s() -> float:
     return time.monotonic() - compiled_s()
 
 
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """Ends a search at the first of its limits; a part of it may take a share of the time, and all of the memory."""
+
+    time: TimeLimit
+    memory: MemoryLimit
+
+    @staticmethod
+    def of(request: PlanRequest) -> SearchLimits:
+        """The limits of a search that begins now."""
+        return SearchLimits(TimeLimit.after(request.search.time_limit_s), MemoryLimit.of(request.search))
+
+    def __call__(self) -> bool:
+        """Return True if a limit is reached."""
+        return self.time() or self.memory()
+
+    def part(self, share: float) -> SearchLimits:
+        """The limits of a part of the search that may take this share of the time left."""
+        return SearchLimits(self.time.part(share), self.memory)
+
+
 def solve_here(request: PlanRequest, on_progress: OnProgress = ignore_progress) -> Plan:
-    """Solve in this process until the request's time limit, and note the CPU time it took."""
+    """Solve in this process until the request's limits, and note the CPU time it took, and the memory if that ended it."""
     from meshwright.solver.api import solve
 
-    began_s, limit = time.process_time(), TimeLimit.after(request.search.time_limit_s)
-    plan = solve(request, stop=limit, progress=on_progress)
+    began_s, limits = time.process_time(), SearchLimits.of(request)
+    plan = said_of_memory(solve(request, stop=limits, progress=on_progress), limits.memory)
     return replace(plan, search=replace(plan.search, seconds=time.process_time() - began_s))
 
 
 def trials_here(request: TrainingRequest, plan: Plan, *, most: int) -> tuple[Trial, ...]:
-    """Plans to run one after another, found in this process until the request's time limit."""
+    """Plans to run one after another, found in this process until the request's limits."""
     from meshwright.solver.api import trials
 
-    limit = TimeLimit.after(request.search.time_limit_s)
-    return trials(request, plan, most=most, stop=limit, progress=ignore_progress)
+    return trials(request, plan, most=most, stop=SearchLimits.of(request), progress=ignore_progress)
 
 
 def serving_trials_here(
     request: ServingRequest, plan: Plan, *, most: int, has_kept: Callable[[ServingPlan], bool | None]
 ) -> tuple[ServingTrial, ...]:
-    """Serving plans to run one after another, found in this process until the request's time limit."""
+    """Serving plans to run one after another, found in this process until the request's limits."""
     from meshwright.solver.api import serving_trials
 
-    limit = TimeLimit.after(request.search.time_limit_s)
-    return serving_trials(request, plan, most=most, has_kept=has_kept, stop=limit)
+    return serving_trials(request, plan, most=most, has_kept=has_kept, stop=SearchLimits.of(request))
 
 
 def predict_here(request: PlanRequest, plan: Plan) -> Plan:

@@ -20,7 +20,7 @@ VERSIONS = "version."
 CALIBRATION = "calibration."
 PROSE = "sources"
 """Where figures come from: enters the digest of a request, but no plan depends on it."""
-NOT_APPLIED = "search.time_limit_s"
+NOT_APPLIED = frozenset({"search.time_limit_s", "search.memory_limit_bytes"})
 """A check runs every search to its end or its count of candidates."""
 SHORT_HEX = 16
 """Hexadecimal digits of a hash in a lock: enough to tell two contents apart, short enough to read past."""
@@ -51,7 +51,7 @@ def plan_inputs(request: Mapping[str, Any]) -> dict[str, Value]:
     Blocks of a model stand as a hash each. What is not set, and where figures come from, is left out.
     """
     given = {name: value for name, value in request.items() if name not in ("schema", "model", "cluster")}
-    found = {field: value for field, value in _flat("", given) if field != NOT_APPLIED}
+    found = {field: value for field, value in _flat("", given) if field not in NOT_APPLIED}
     found |= _model_inputs(request["model"]["graph"])
     found |= _cluster_inputs(request["cluster"])
     found |= {

@@ -22,7 +22,7 @@ from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.problem.search import MAX_TIME_LIMIT_S
+from meshwright.solver.problem.search import MAX_MEMORY_LIMIT_BYTES, MAX_TIME_LIMIT_S
 
 
 class Planner(Protocol):
@@ -68,7 +68,7 @@ class LocalPlanner:
         answers: dict[str, Plan | MeshwrightError] = {}
         threads = ThreadPoolExecutor(max_workers=max(1, min(self.jobs, len(requests))), thread_name_prefix="solve")
         try:
-            running = {threads.submit(self.solver, without_time_limit(key.request)): key for key in requests.values()}
+            running = {threads.submit(self.solver, without_limits(key.request)): key for key in requests.values()}
             for done in as_completed(running):
                 answers[running[done].digest] = self._kept(done, running[done])
         finally:
@@ -90,9 +90,10 @@ class LocalPlanner:
         return plan
 
 
-def without_time_limit(request: PlanRequest) -> PlanRequest:
-    """The request with the longest time limit there is."""
-    return replace(request, search=replace(request.search, time_limit_s=MAX_TIME_LIMIT_S))
+def without_limits(request: PlanRequest) -> PlanRequest:
+    """The request with the highest limits of time and memory there are."""
+    search = replace(request.search, time_limit_s=MAX_TIME_LIMIT_S, memory_limit_bytes=MAX_MEMORY_LIMIT_BYTES)
+    return replace(request, search=search)
 
 
 def is_proven(plan: Plan) -> bool:

@@ -165,7 +165,7 @@ def _check_search(search: Search) -> None:
         if isinstance(given, tuple) and len(given) > MAX_CHOICES:
             raise _fault(f"search.{name}", "too many values", len(given), f"at most {MAX_CHOICES}")
         most = entry.choice.at_most
-        if most is not None and given > most:
+        if most is not None and given is not None and given > most:
             raise _fault(f"search.{name}", "value is too large", given, f"at most {most:.16g}")
 
 

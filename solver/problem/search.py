@@ -51,6 +51,10 @@ from meshwright.solver.problem.choices import (
 )
 
 MAX_TIME_LIMIT_S = 86_400.0
+DEFAULT_MEMORY_LIMIT_BYTES = 2 * 2**30
+"""Memory that a search may take where its request does not say; those of docs/benchmarks-training.md take 0.2 to 0.5 GiB."""
+
+MAX_MEMORY_LIMIT_BYTES = 2**50
 MAX_SEED = 2**53 - 1
 """The highest whole number up to which doubles, and with them JSON readers, are exact."""
 
@@ -173,6 +177,8 @@ class Search:
     price_risk                   another chance, at which the plan is solved too, to say what the risk costs; None: not solved
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
+    memory_limit_bytes           stop, as at the time limit, when the process has grown by this since the search began; None: by
+                                 `DEFAULT_MEMORY_LIMIT_BYTES`
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -401,6 +407,10 @@ class Search:
     time_limit_s: Annotated[PositiveFloat, _setting("time_limit_s", said=Said.NOT_OF_THE_SPACE, at_most=MAX_TIME_LIMIT_S)] = (
         60.0
     )
+    memory_limit_bytes: Annotated[
+        PositiveInt | None,
+        _setting("memory_limit_bytes", said=Said.NOT_OF_THE_SPACE, at_most=MAX_MEMORY_LIMIT_BYTES),
+    ] = None
     seed: Annotated[NonNegativeInt, _setting("seed", said=Said.NOT_OF_THE_SPACE, at_most=MAX_SEED)] = 0
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from meshwright.app.errors import SolverCrashError
 from meshwright.app.plans.keyed import KeyedRequest, keyed_request
 from meshwright.app.regression.comparison import Planned, compare, relative_loss
 from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, seal_of
-from meshwright.app.regression.planning import LocalPlanner, is_proven, without_time_limit
+from meshwright.app.regression.planning import LocalPlanner, is_proven, without_limits
 from meshwright.app.regression.policy import Action, Policy
 from meshwright.app.regression.report import FindingRule, PlanCheck, Severity, Verdict
 from meshwright.app.requests.resolve import request_document
@@ -131,7 +131,8 @@ def test_a_crash_is_the_answer_for_its_request() -> None:
 
 def test_no_plan_depends_on_how_fast_the_machine_is() -> None:
     request = resolved(training(search={"time_limit_s": 1.0}))
-    assert without_time_limit(request).search.time_limit_s > 3600
+    assert without_limits(request).search.time_limit_s > 3600
+    assert (without_limits(request).search.memory_limit_bytes or 0) > 2**40
     stopped = replace(PLAN, certificate=replace(PLAN.certificate, status=Status.FEASIBLE))
     unfinished = undecided_plan(request)
     assert [is_proven(plan) for plan in (PLAN, infeasible_plan(request), stopped, unfinished)] == [True, True, False, False]

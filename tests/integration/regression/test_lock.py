@@ -84,7 +84,7 @@ def test_inputs_name_the_field_that_changed() -> None:
     assert change() == ()
     assert [c.field for c in change(cluster={"catalog": "dgx-h100", "nodes": 2})] == ["cluster.groups.dgx-h100.nodes"]
     assert [str(c) for c in change(search={"tp": [1, 2]})] == ["search.tp not set -> 1, 2"]
-    assert [c.field for c in change(search={"time_limit_s": 1.0})] == []
+    assert [c.field for c in change(search={"time_limit_s": 1.0, "memory_limit_bytes": 5})] == []
     assert "calibration.kernels/a100_sxm.json" in [c.field for c in change(cluster={"catalog": "dgx-a100", "nodes": 1})]
 
 
