@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,18 @@ class ServiceProcess:
         """Resident memory of the service's process, without its children (Linux)."""
         fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def processor_s(self) -> tuple[float, float]:
+        """Return the seconds for which the process had a processor, and for which it waited to get one (Linux).
+
+        What it waited tells others' work on the machine from its own: an answer that is late for want of a processor.
+        """
+        used_ns = waited_ns = 0
+        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
+            with suppress(OSError):
+                used, waited, _ = (thread / "schedstat").read_text().split()
+                used_ns, waited_ns = used_ns + int(used), waited_ns + int(waited)
+        return used_ns / 1e9, waited_ns / 1e9
 
     def make_key(self, *scopes: str) -> str:
         """A new API key with these scopes."""
