@@ -29,10 +29,10 @@ OWN_WAY = {
         "cli/commands/exits.py",
         "cli/commands/exporting.py",
         "cli/commands/hardware.py",
-        "cli/commands/api_keys.py",
+        "cli/commands/secrets/api_keys.py",
         "cli/commands/one_line.py",
         "cli/commands/operating.py",
-        "cli/commands/webhook_secrets.py",
+        "cli/commands/secrets/webhook_secrets.py",
         "cli/main.py",
         # Runs alone on the machines of its user, who gives it all its words.
         "measuring/fabric_script.py",

@@ -121,9 +121,9 @@ def test_a_tighter_latency_target_that_takes_more_devices(project: Project) -> N
     assert said.code == 1
     assert said.finding("devices", "serving.plan.yaml")["message"] == "more devices: 1 -> 2"
     assert said.finding("devices", "serving.plan.yaml")["cause"].startswith("slo.p95_tpot_ms 40 -> 10")
-    assert said.finding("latency", "serving.plan.yaml", about="P95 TPOT")["severity"] == "note"
-    # Of plans on two devices the one with most room to the tighter target is chosen, and that one answers later.
-    assert said.finding("latency", "serving.plan.yaml", about="P95 TTFT")["cause"].startswith("slo.p95_tpot_ms 40 -> 10")
+    # On more devices both times fall, which is no fault.
+    for about in ("P95 TPOT", "P95 TTFT"):
+        assert said.finding("latency", "serving.plan.yaml", about=about)["severity"] == "note"
     assert said.plan()["verdict"] == "same"
 
 

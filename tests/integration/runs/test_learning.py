@@ -184,7 +184,8 @@ def test_one_peak_narrows_what_memory_may_be(cli: Cli, settings: Settings, monke
     measured = cli.json()["predicted"]["peak_memory_bytes"] - cli.json()["stages"][0]["memory"]["overhead_bytes"]
     assert cli("observe", plan, "--peak-memory", f"{measured:.0f}B") == 0, cli.err
     after = margin()
-    assert before > 1.1 and 1.07 < after < 1.09
+    # What the runs of a cluster share is known after one peak; what each run has of its own is not.
+    assert before > 1.1 and 1.07 < after < before - 0.02
     law = cli.json()["request"]["workload"]["implementation"]["memory"]
     assert law["scale"] == pytest.approx(1.0, abs=0.01) and "measured runs" in law["origin"]
 

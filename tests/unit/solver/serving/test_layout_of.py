@@ -39,7 +39,7 @@ def request_of(form: type) -> ServingRequest:
         return serving_request(rate=0.1, ttft_ms=120_000.0, tpot_ms=None, on=cluster(node="l4-pcie"), search=search)
     old, new = (cluster(node=node, name=name, per_node=2) for node, name in (("dgx-a100", "old"), ("dgx-h100", "new")))
     both = replace(old, groups=(*old.groups, *new.groups))
-    return serving_request(rate=21.0, ttft_ms=400.0, tpot_ms=25.0, on=both, search=Search(**degrees, worker_kinds=2))
+    return serving_request(rate=24.0, ttft_ms=400.0, tpot_ms=25.0, on=both, search=Search(**degrees, worker_kinds=2))
 
 
 @cache

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.cluster.rank_runs import RankRuns
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.implementation import GradientReduction
 from meshwright.costmodels.network.collectives import Collective, collective_s
@@ -24,7 +25,7 @@ NOTHING_TO_HIDE_UNDER = np.zeros((1, len(Criterion)))
 def two_nodes() -> HybridGroups:
     """Two nodes of eight devices, each a group."""
     cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 2),))
-    return stage_topology(cluster, first=0, dp=16, tp=1, cp=1, shard_ranks=(8,)).hybrid_of(8)
+    return stage_topology(cluster, RankRuns(0, 16), dp=16, tp=1, cp=1, shard_ranks=(8,)).hybrid_of(8)
 
 
 def levels_s(groups: HybridGroups) -> tuple[float, float, float]:
