@@ -108,7 +108,8 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
 
 def with_better(found: Explanation, solve: Solve) -> Explanation:
     """Return the explanation with the best plan of the same request and launcher, where it is better than the command's."""
-    plan = solve(found.request)
+    request = _with_overlap(found.request)
+    plan = solve(request)
     if not plan.feasible:
         return found.with_better(None)
     own, best = (None if each is None else each.certificate.objective for each in (found.most or found.plan, plan))
@@ -117,7 +118,15 @@ def with_better(found: Explanation, solve: Solve) -> Explanation:
     if gain is not None and gain < LEAST_GAIN:
         return found.with_better(None)
     try:
-        command = export(plan, found.request, found.launcher.value).command
+        command = export(plan, request, found.launcher.value).command
     except ExportError:
         return found.with_better(None)
     return found.with_better(Better(plan, command, gain, differences(found.given, read_command(command).given)))
+
+
+def _with_overlap(request: PlanRequest) -> PlanRequest:
+    """The request with gradients that travel beside the backward pass: a better command may do what flags alone decide."""
+    if not isinstance(request, TrainingRequest) or request.workload.implementation is None:
+        return request
+    implementation = replace(request.workload.implementation, reduction=None)
+    return replace(request, workload=replace(request.workload, implementation=implementation))

@@ -13,7 +13,14 @@ from meshwright.app.launch_flags.megatron_lm import MEGATRON_LM, MegatronFlags
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.offload import Offload
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.implementation import AttentionKernels, Dropout, HeadGradients, HostPath, LossKernels
+from meshwright.costmodels.model.implementation import (
+    AttentionKernels,
+    Dropout,
+    GradientReduction,
+    HeadGradients,
+    HostPath,
+    LossKernels,
+)
 from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
@@ -195,4 +202,7 @@ def _implementation(flags: MegatronFlags) -> dict[str, Any]:
         stated["head_gradients"] = HeadGradients.DEFERRED.value
     if flags.cuda_graph_impl == "transformer_engine":
         stated["host"] = HostPath.CUDA_GRAPHS.value
+    # Its FSDP sums gradients in every micro-batch, whatever is stated.
+    if not flags.overlap_grad_reduce and _zero_stage(flags) < 2:
+        stated["reduction"] = GradientReduction.AFTER_BACKWARD.value
     return stated

@@ -87,7 +87,7 @@ def megatron_overlaps(plan: PipelinePlan, workload: TrainingWorkload) -> tuple[t
     if waits and plan.stages[0].zero_stage < 2:
         return (), ()
     # Its FSDP sums gradients in every micro-batch, whatever is stated.
-    return (flag("overlap-grad-reduce"),), (flag("overlap-param-gather"),)
+    return (say("overlap_grad_reduce"),), (flag("overlap-param-gather"),)
 
 
 def megatron_lost(plan: PipelinePlan, workload: TrainingWorkload, *, has_experts: bool) -> tuple[str, ...]:

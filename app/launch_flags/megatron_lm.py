@@ -31,6 +31,7 @@ class MegatronFlags:
     use_tp_pp_dp_mapping: bool = False
     use_distributed_optimizer: bool = False
     num_distributed_optimizer_instances: int | None = None
+    overlap_grad_reduce: bool = False
     use_megatron_fsdp: bool = False
     use_torch_fsdp2: bool = False
     data_parallel_sharding_strategy: str | None = None
@@ -122,6 +123,7 @@ _SWITCHES = (
         "grad_reduce_in_bf16",
         "cross_entropy_loss_fusion",
         "defer_embedding_wgrad_compute",
+        "overlap_grad_reduce",
         "tp_comm_overlap",
         "use_tp_pp_dp_mapping",
     ),
@@ -176,8 +178,7 @@ MEGATRON_LM = FlagTable(
     ),
     harmless=dict.fromkeys(_VALUED_ASIDE, True) | dict.fromkeys(_PLAIN_ASIDE, False),
     not_priced={
-        "overlap-grad-reduce": "as it is planned: gradients travel under the backward pass",
-        "overlap-param-gather": "as it is planned: weights travel under the forward pass",
+        "overlap-param-gather": "as it is planned beside --overlap-grad-reduce: weights travel under the forward pass",
         "overlap-param-gather-with-optimizer-step": "weights that travel under the optimizer",
         "use-flash-attn": "as it is planned",
         "use-precision-aware-optimizer": "formats of the optimizer's states",
@@ -227,7 +228,7 @@ MEGATRON_LM = FlagTable(
     },
     switches=frozenset(
         (
-            *("overlap-grad-reduce", "overlap-param-gather", "overlap-param-gather-with-optimizer-step", "use-flash-attn"),
+            *("overlap-param-gather", "overlap-param-gather-with-optimizer-step", "use-flash-attn"),
             *("use-precision-aware-optimizer", "fp8-param-gather", "overlap-cpu-optimizer-d2h-h2d", "no-rope-fusion"),
             *("no-overlap-p2p-communication", "no-gradient-accumulation-fusion", "no-masked-softmax-fusion"),
             *("no-bias-swiglu-fusion", "no-persist-layer-norm", "distribute-saved-activations", "enable-cuda-graph"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from meshwright.app.explaining.explain import Asked, asked_of, explained
+from meshwright.app.explaining.explain import Asked, asked_of, explained, with_better
 from meshwright.app.explaining.explanation import Explanation, Verdict
 from meshwright.app.explaining.pipeline_layout import layers_of_parts
 from meshwright.app.explaining.question import Question, question_of
@@ -18,8 +19,10 @@ from meshwright.app.launch_flags.megatron_lm import MegatronFlags
 from meshwright.app.ways_in.one_line import OneLine
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.pipeline_plan import pipelines_of
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import PlanRequest
 from tests.support.requests_given import resolved, training
 from tests.unit.app.explaining.test_servers import resolve
 
@@ -87,6 +90,21 @@ def test_commands_that_do_not_start(flags: str, problem: str) -> None:
     found = explanation(flags)
     assert found.verdict is Verdict.DOES_NOT_START
     assert any(problem in each for each in found.problems), found.problems
+
+
+def test_gradients_that_wait_are_slower_and_the_better_command_sends_them_earlier() -> None:
+    flags = "--tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 2 --use-distributed-optimizer"
+    waits, earlier = explanation(flags), explanation(f"{flags} --overlap-grad-reduce")
+    slow, fast = (found.plan and found.plan.certificate.objective for found in (waits, earlier))
+    assert slow is not None and fast is not None and slow > 1.01 * fast
+
+    def of_this_layout(request: PlanRequest) -> Plan:
+        narrow = replace(request.search, tp=(4,), pp=(1,), cp=(1,), zero_stages=(1,))
+        return solve(replace(request, search=narrow), stop=never_stop, progress=ignore_progress)
+
+    better = with_better(waits, of_this_layout).better
+    assert better is not None and better.gain is not None and better.gain > 0.01
+    assert "--overlap-grad-reduce" in better.command
 
 
 def test_a_command_that_does_not_fit_has_figures() -> None:
