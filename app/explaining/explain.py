@@ -107,7 +107,8 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
 
 
 def with_better(found: Explanation, solve: Solve) -> Explanation:
-    """Return the explanation with the best plan of the same request and launcher, where it is better than the command's."""
+    """Return the explanation with the best plan of the request and launcher, gradients beside the backward pass, where it is
+    better than the command's."""
     request = _with_overlap(found.request)
     plan = solve(request)
     if not plan.feasible:
