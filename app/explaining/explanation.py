@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Better:
-    """The best plan that was found for the same request, and its command.
+    """The best plan that was found for the request, gradients beside the backward pass, and its command.
 
     gain   share of the command's own objective that it saves; None where the command has none
     """

@@ -138,6 +138,13 @@ def any_borders_bounds(
 
 
 @kept_compiled
+def shown_sends_s(sends_s: float, most_work_s: float, pp: int, hides_sends: bool) -> float:
+    """Return the seconds of a rank's sends that show: hidden under other chunks, those beyond the mean stage's part of all
+    layers' time, which is at most ``most_work_s``."""
+    return max(0.0, sends_s - most_work_s / pp) if hides_sends else sends_s
+
+
+@kept_compiled
 def even_borders_bounds(
     time: Floats,
     kept: Floats,
@@ -227,9 +234,7 @@ def even_borders_bounds(
                 if states + activations + peak > capacity[k] * (1.0 + ROUNDING):
                     fits = False
                     break
-                shown = sends[rank]
-                if hides_sends:
-                    shown = max(0.0, shown - most_work[k, n] / pp)
+                shown = shown_sends_s(sends[rank], most_work[k, n], pp, hides_sends)
                 computing = computing / copies + shown
                 longest = max(longest, max(computing, beside[rank]))
                 passing[rank] = computing + beside[rank]

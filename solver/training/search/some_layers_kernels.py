@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costmodels.compiling import kept_compiled
-from meshwright.solver.training.search.bundle_kernels import ROUNDING, Floats, Ints
+from meshwright.solver.training.search.bundle_kernels import ROUNDING, Floats, Ints, shown_sends_s
 
 
 @kept_compiled
@@ -182,9 +182,7 @@ def some_of_parts_bounds(
                     stop = max(first, min(end, behind[min(before[first] + fewest, n_again)]))
                     computing += sums[k, 1, stop] - sums[k, 1, first] + sums[k, 0, end] - sums[k, 0, stop]
                     once += sums[k, 5, end] - sums[k, 5, first]
-                shown = sends[rank]
-                if hides_sends:
-                    shown = max(0.0, shown - most_work[k, n] / pp)
+                shown = shown_sends_s(sends[rank], most_work[k, n], pp, hides_sends)
                 computing += shown
                 longest = max(longest, max(computing, beside[rank]))
                 behind_s += waiting * (computing + beside[rank])
