@@ -17,6 +17,7 @@ from benchmarks.serving_laws import (
     Key,
     Laws,
     MeasuredLatency,
+    constant_spreads,
     coverage_table,
     fitted_laws,
     laws_left_out,
@@ -277,6 +278,9 @@ def _law_table(points: Sequence[MeasuredLatency]) -> list[str]:
         for time, law, constant in (("TTFT", any_law.ttft, outside), ("TPOT", any_law.tpot, "0")):
             spreads = f"{law.shared_sigma:.3f} | {law.own_sigma:.3f} | {law.factor(0.9):.2f}"
             lines.append(f"| {'pools' if pools else 'both phases'} | {time} | {constant} | {spreads} |")
+    outside_s, step_s = constant_spreads(points)
+    lines += ["", "The best constants of deployments lie around their engine's with a spread (root mean square) of"]
+    lines += [f"{1e3 * outside_s:.0f} ms outside of the simulation, and of {1e3 * step_s:.2f} ms in the host time of a step."]
     return lines
 
 

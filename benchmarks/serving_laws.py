@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from meshwright.costmodels.serving.latency_law import LatencyLaw
 
 TRIED_S = tuple(0.01 * step for step in range(31))
 """Constants outside of the simulation that are tried, 0 to 300 ms."""
+
+HOST_STEP_S = tuple(0.05e-3 * step for step in range(-60, 101))
+"""Host times of a step beside the profile's that are tried, 3 ms less to 5 ms more."""
 
 CONFIDENCES = (0.5, 0.75, 0.9, 0.95)
 
@@ -75,6 +79,22 @@ def fitted_laws(points: Sequence[MeasuredLatency], *, pools: bool) -> dict[str, 
     first = fitted_spreads([p.ttft.log_error(outside[p.key[0]]) for p in each] for each in kind.values())
     later = fitted_spreads([p.tpot.log_error(0.0) for p in each] for each in kind.values())
     return {engine: Laws(LatencyLaw(s, 1.0, *first), LatencyLaw(0.0, 1.0, *later)) for engine, s in outside.items()}
+
+
+def constant_spreads(points: Sequence[MeasuredLatency]) -> tuple[float, float]:
+    """How far the best constants of deployments of both phases lie from their engine's, root mean squares in seconds: of the
+    time outside of the simulation, and of the host time of a step."""
+    both = [point for point in points if not point.pools]
+    laws, outside, steps = fitted_laws(both, pools=False), [], []
+    for key, each in by_deployment(both).items():
+        outside.append(fitted_outside_s([[point.ttft for point in each]], TRIED_S) - laws[key[0]].ttft.outside_s)
+        least_s = min(point.tpot.simulated_s for point in each)
+        steps.append(fitted_outside_s([[point.tpot for point in each]], [s for s in HOST_STEP_S if least_s + s > 0.0]))
+    return _root_mean_square(outside), _root_mean_square(steps)
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return math.sqrt(fmean(value**2 for value in values))
 
 
 def by_deployment(points: Iterable[MeasuredLatency]) -> dict[Key, list[MeasuredLatency]]:

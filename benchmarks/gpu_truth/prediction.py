@@ -12,8 +12,7 @@ from benchmarks.gpu_truth.cases import Cases, Decoder, ServingPoint, TrainingCas
 from benchmarks.gpu_truth.isolated import Tell
 from benchmarks.gpu_truth.machine import CPU, Machine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.costmodels.serving.latency_law import OUTSIDE_S
+from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.units import DType
 
 MEASURED, CATALOGUE = "measured", "catalogue"
@@ -175,8 +174,8 @@ def _serving(request: dict[str, Any], point: ServingPoint, template: dict[str, A
     predicted, memory = plan.document["predicted"], plan.document["stages"][0]["memory"]
     return {
         # No server stands before this loop: no front end, no tokenizer, no queue of messages.
-        "ttft_s": predicted["ttft_p95_s"] - OUTSIDE_S[ENGINE],
-        "outside_s": OUTSIDE_S[ENGINE],
+        "ttft_s": predicted["ttft_p95_s"] - ENGINE_PROFILES[ENGINE].outside_s,
+        "outside_s": ENGINE_PROFILES[ENGINE].outside_s,
         "tpot_s": predicted["tpot_p95_s"],
         "weights_bytes": memory["weights_bytes"],
         "transient_bytes": memory["transient_bytes"],

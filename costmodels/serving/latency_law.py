@@ -11,7 +11,7 @@ simulated one: search, bounds, certificate, checker and enumeration all compare 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -19,7 +19,7 @@ from meshwright.costmodels.calibration.borrowed import borrowed_source, errors_o
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import LATENCY, run_calibration
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 
 _STANDARD = NormalDist()
 
@@ -81,19 +81,11 @@ class ServingLaw:
     runs: int = 0
 
 
-OUTSIDE_S: Mapping[ServingEngine, float] = {
-    ServingEngine.VLLM: 0.040,
-    ServingEngine.SGLANG: 0.170,
-    ServingEngine.TENSORRT_LLM: 0.120,
-}
-"""Seconds of a time to first token outside of the simulation, by engine: the hundredth of a second of least mean error over
-its measured points of workers that do both phases, deployments counting alike (228, 194 and 765, docs/decisions-serving.md)."""
-
 _BASIS = "{points} measured points of {deployments} deployments, each left out of what it was predicted by"
 
 BOTH_PHASES = ServingLaw(
-    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.257, own_sigma=0.398),
-    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.108, own_sigma=0.110),
+    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.267, own_sigma=0.414),
+    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.085, own_sigma=0.105),
     basis=_BASIS.format(points="1,187", deployments=13),
 )
 """Workers that do both phases: the shared spread is the root mean square of the deployments' mean errors; the own one makes
@@ -101,7 +93,7 @@ nine of ten points, deployments counting alike, stay below what is promised at 0
 median spread inside a deployment, which is more (per token). Made by benchmarks/decisions_serving.py."""
 
 POOLS = ServingLaw(
-    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.466, own_sigma=0.715),
+    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.479, own_sigma=0.733),
     tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.122, own_sigma=0.166),
     basis=_BASIS.format(points="84", deployments=4),
 )
@@ -110,7 +102,7 @@ POOLS = ServingLaw(
 OUTSIDE_SIGMA_S = 0.049
 """The spread of the best ``outside_s`` of deployments around their engine's (root mean square of 13)."""
 
-HOST_STEP_SIGMA_S = 1.19e-3
+HOST_STEP_SIGMA_S = 1.04e-3
 """The same of a time per output token: host time of a step beside that of the engine's profile."""
 
 
@@ -123,7 +115,7 @@ def latency_law(
     error of borrowed matrix products of the worst of them comes on top. ``learned`` replaces what both phases share.
     """
     law = POOLS if pools else BOTH_PHASES
-    law = replace(law, ttft=replace(law.ttft, outside_s=OUTSIDE_S[engine]))
+    law = replace(law, ttft=replace(law.ttft, outside_s=ENGINE_PROFILES[engine].outside_s))
     if learned is not None:
         law = ServingLaw(_told(law.ttft, learned.ttft), _told(law.tpot, learned.tpot), learned.basis, learned.runs)
     borrowed = max((_borrowed_error(device) for device in devices), default=0.0)

@@ -43,7 +43,6 @@ from meshwright.costmodels.queueing.simulation.replica import (
 )
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
-from meshwright.costmodels.serving.latency_law import OUTSIDE_S
 from meshwright.costmodels.serving.latent_attention import latent_cache
 from meshwright.costmodels.serving.speculation import Speculation, drawn_rounds
 from meshwright.costmodels.units import DType
@@ -85,9 +84,9 @@ class EngineConstants:
 
 
 def default_constants(engine: EngineName) -> EngineConstants:
-    """The engine as ``plan`` and ``simulate`` have it: its profile, and what its law says lies outside of a simulation."""
+    """The engine as ``plan`` and ``simulate`` have it: its profile."""
     profile = PROFILES[engine]
-    return EngineConstants(profile.step_s, profile.prompt_operator_s, OUTSIDE_S[profile.engine], SCHEDULING[engine][0])
+    return EngineConstants(profile.step_s, profile.prompt_operator_s, profile.outside_s, SCHEDULING[engine][0])
 
 
 def replay(deployed: Deployment, constants: EngineConstants) -> Figures:

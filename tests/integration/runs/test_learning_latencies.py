@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.settings import Settings
-from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.costmodels.serving.latency_law import OUTSIDE_S
+from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
 from tests.support.command_line import Cli
 from tests.support.requests_given import serving
 
@@ -56,7 +55,7 @@ def test_the_story_of_a_deployment(cli: Cli, settings: Settings, monkeypatch: py
     assert spread(told) < spread(said)
     assert "1 measured run of this engine" in told["bands"]["tpot_p95_s"]["basis"]
     (learned,) = second["request"]["calibrations"]
-    assert learned["key"].endswith(".vllm") and learned["latency"]["ttft"]["outside_s"] > OUTSIDE_S[ServingEngine.VLLM]
+    assert learned["key"].endswith(".vllm") and learned["latency"]["ttft"]["outside_s"] > ENGINE_VLLM.outside_s
     # The next run is compared with what was predicted before any: the same figures as the first's.
     assert cli("observe", plan, "--ttft-p95", f"{result['p95_ttft_ms'] / 1e3:.9f}", "--label", "again") == 0, cli.err
     assert cli("calibrate", "show", learned["key"]) == 0 and "ms more than simulated" in cli.out

@@ -11,11 +11,10 @@ import pytest
 
 from meshwright.costmodels.fitting.latencies import LatencyPoint, fitted_outside_s, fitted_spreads, learned_latency
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.serving.latency_law import (
     BOTH_PHASES,
     HOST_STEP_SIGMA_S,
-    OUTSIDE_S,
     OUTSIDE_SIGMA_S,
     POOLS,
     LatencyLaw,
@@ -59,7 +58,7 @@ def test_each_engine_has_a_constant_and_borrowed_kernels_widen_the_law() -> None
     )
     for engine in ServingEngine:
         own = latency_law(engine, pools=False, devices=[measured])
-        assert own == replace(BOTH_PHASES, ttft=replace(BOTH_PHASES.ttft, outside_s=OUTSIDE_S[engine]))
+        assert own == replace(BOTH_PHASES, ttft=replace(BOTH_PHASES.ttft, outside_s=ENGINE_PROFILES[engine].outside_s))
         wider = latency_law(engine, pools=False, devices=[measured, borrowed])
         assert wider.tpot.factor(0.9) > own.tpot.factor(0.9)
         assert wider.ttft.log_sigma == pytest.approx(
@@ -99,8 +98,10 @@ def test_points_of_ones_own_move_the_median_and_narrow_the_law() -> None:
 def test_a_constant_is_told_from_a_factor_where_times_differ() -> None:
     """A host that adds 60 ms to short and long prompts alike."""
     prior = latency_law(ServingEngine.VLLM, pools=False, devices=[]).ttft
-    told = learned_latency(prior, points([(s, s + 0.1) for s in (0.01, 0.03, 0.1, 0.5, 1.0)]), outside_sigma_s=OUTSIDE_SIGMA_S)
-    assert 0.07 < told.outside_s < 0.13
+    adds_s = prior.outside_s + 0.06
+    measured = points([(s, s + adds_s) for s in (0.01, 0.03, 0.1, 0.5, 1.0)])
+    told = learned_latency(prior, measured, outside_sigma_s=OUTSIDE_SIGMA_S)
+    assert abs(told.outside_s - adds_s) < 0.03
     assert told.scale == pytest.approx(1.0, abs=0.1)
 
 

@@ -12,7 +12,7 @@ from meshwright.app.validation.serving.recipes import EngineName
 from meshwright.app.validation.serving.replay import PROFILES, default_constants, simulated_engine, with_host_time
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
-from meshwright.costmodels.serving.latency_law import OUTSIDE_S, latency_law
+from meshwright.costmodels.serving.latency_law import latency_law
 from tests.unit.app.validation.serving.tables import point
 
 
@@ -22,14 +22,15 @@ def deployed(folder: Path, engine: EngineName) -> Deployment:
 
 def test_every_profile_is_one_that_validate_starts_from() -> None:
     assert {profile.engine: profile for profile in PROFILES.values()} == dict(ENGINE_PROFILES)
-    assert set(OUTSIDE_S) == set(ServingEngine)
+    assert set(ENGINE_PROFILES) == set(ServingEngine)
 
 
 @pytest.mark.parametrize("engine", EngineName)
 def test_constants_are_those_of_the_profile_and_of_the_law_of_latencies(engine: EngineName) -> None:
     profile, constants = PROFILES[engine], default_constants(engine)
     assert (constants.step_s, constants.operator_s) == (profile.step_s, profile.prompt_operator_s)
-    assert constants.request_s == latency_law(profile.engine, pools=False, devices=()).ttft.outside_s
+    laws = [latency_law(profile.engine, pools=pools, devices=()) for pools in (False, True)]
+    assert {law.ttft.outside_s for law in laws} == {constants.request_s} == {profile.outside_s}
 
 
 @pytest.mark.parametrize("engine", EngineName)
