@@ -82,8 +82,8 @@ def fitted_laws(points: Sequence[MeasuredLatency], *, pools: bool) -> dict[str, 
 
 
 def constant_spreads(points: Sequence[MeasuredLatency]) -> tuple[float, float]:
-    """How far the best constants of deployments of both phases lie from their engine's, root mean squares in seconds: of the
-    time outside of the simulation, and of the host time of a step."""
+    """The spreads of the best constants of deployments around their engine's, root mean squares in seconds, of workers of
+    both phases: of the time outside of the simulation, and of the host time of a step."""
     both = [point for point in points if not point.pools]
     laws, outside, steps = fitted_laws(both, pools=False), [], []
     for key, each in by_deployment(both).items():
