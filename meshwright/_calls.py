@@ -101,16 +101,19 @@ def explain(
     precision: str | None = None,
     objective: str | None = None,
     search: bool = True,
+    files: Mapping[str, str] | None = None,
 ) -> Explanation:
     """Return what a launch command does: whether it starts and fits, its figures, and what plan is better.
 
     command   the command, or a script around it; it is read, never run
     gpus      the devices in words, and the other options as of ``meshwright plan``: what the command does not say
     search    False does not look for a better plan
+    files     texts of the configurations that the command names, by name
 
     Raises InvalidInputError for a command that can't be read, and for what neither it nor an option says.
     """
     from meshwright.app.explaining.explain import asked_of, explained, with_better
+    from meshwright.app.explaining.launch_files import LaunchFiles
     from meshwright.app.requests.files import given_request
     from meshwright.app.ways_in.one_line import OneLine
 
@@ -128,7 +131,8 @@ def explain(
         "objective": objective,
     }
     line = OneLine(str(model), **{name: None if value is None else str(value) for name, value in options.items()})  # type: ignore[arg-type]
-    found = explained(asked_of(str(command), line, lambda document: given_request(document, folder=Path())))
+    beside = LaunchFiles({str(name): str(text) for name, text in (files or {}).items()})
+    found = explained(asked_of(str(command), line, lambda document: given_request(document, folder=Path()), beside))
     return Explanation(with_better(found, solve_here) if search else found)
 
 

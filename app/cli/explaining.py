@@ -17,7 +17,10 @@ from meshwright.app.cli.options import AsJson
 def explain(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE | -- COMMAND", help="File with a launch command, or -- and the command itself."),
+        typer.Argument(
+            metavar="FILE | FOLDER | -- COMMAND",
+            help="File with a launch command or a launcher's configuration, folder with both, or -- and the command itself.",
+        ),
     ] = None,
     *,
     line: LineOptions,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.app.explaining.explanation import Better, Explanation
 from meshwright.app.explaining.flag_differences import differences
+from meshwright.app.explaining.launch_files import NO_FILES, LaunchFiles
 from meshwright.app.explaining.question import Question, question_of
 from meshwright.app.explaining.reading import EXAMPLE, read_command
 from meshwright.app.explaining.server_plan import server_plan, with_memory_share
@@ -41,16 +42,18 @@ class Asked:
     stated: Stated
     question: Question
     request: PlanRequest
+    open_request: PlanRequest | None = None
 
 
-def asked_of(text: str, line: OneLine, resolve: Resolve) -> Asked:
+def asked_of(text: str, line: OneLine, resolve: Resolve, files: LaunchFiles = NO_FILES) -> Asked:
     """Return a command as it is read, and its request; raises InvalidInputError for what can't be read or is missing.
 
-    ``resolve`` makes a request of a document.
+    ``resolve`` makes a request of a document, ``files`` are those that the command may name.
     """
-    stated = read_command(text)
+    stated = read_command(text, files)
     question = question_of(stated, line)
-    return Asked(text, stated, question, resolve(question.document))
+    opened = None if question.open_document is None else resolve(question.open_document)
+    return Asked(text, stated, question, resolve(question.document), opened)
 
 
 def explained(asked: Asked) -> Explanation:
@@ -62,6 +65,7 @@ def explained(asked: Asked) -> Explanation:
         request=request,
         given=stated.given,
         notes=asked.question.notes,
+        open_request=asked.open_request,
     )
     if isinstance(stated, StatedTraining):
         assert isinstance(request, TrainingRequest), "a training command asks a training request"
@@ -107,9 +111,8 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
 
 
 def with_better(found: Explanation, solve: Solve) -> Explanation:
-    """Return the explanation with the best plan of the request and launcher, gradients beside the backward pass, where it is
-    better than the command's."""
-    request = _with_overlap(found.request)
+    """Return the explanation with the best plan of the request and launcher where it is better than the command's."""
+    request = found.open_request or found.request
     plan = solve(request)
     if not plan.feasible:
         return found.with_better(None)
@@ -123,11 +126,3 @@ def with_better(found: Explanation, solve: Solve) -> Explanation:
     except ExportError:
         return found.with_better(None)
     return found.with_better(Better(plan, command, gain, differences(found.given, read_command(command).given)))
-
-
-def _with_overlap(request: PlanRequest) -> PlanRequest:
-    """The request with gradients that travel beside the backward pass: a better command may do what flags alone decide."""
-    if not isinstance(request, TrainingRequest) or request.workload.implementation is None:
-        return request
-    implementation = replace(request.workload.implementation, reduction=None)
-    return replace(request, workload=replace(request.workload, implementation=implementation))

@@ -57,6 +57,7 @@ class Explanation:
     most       serving: the same at the highest rate that it keeps its targets at; None where it keeps them at none
     reason     why it does not fit, or misses
     better     the best plan of the launcher where it is better; ``searched`` says whether one was looked for
+    open_request  what a better plan is searched for, where flags of the command alone decide a part of the request
     """
 
     launcher: Launcher
@@ -70,6 +71,7 @@ class Explanation:
     reason: Reason | None = None
     searched: bool = False
     better: Better | None = None
+    open_request: PlanRequest | None = None
 
     @property
     def verdict(self) -> Verdict:

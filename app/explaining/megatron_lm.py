@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from meshwright.app.explaining.megatron_model import named_config
 from meshwright.app.explaining.pipeline_layout import layers_of_parts
+from meshwright.app.explaining.start import Start
 from meshwright.app.explaining.stated import StatedTraining
 from meshwright.app.launch_flags.megatron_lm import MEGATRON_LM, MegatronFlags
 from meshwright.costmodels.errors import InvalidInputError
@@ -48,9 +49,9 @@ class _Pipeline:
     problem: str | None = None
 
 
-def read_megatron(words: Sequence[str], world: int | None, environment: Mapping[str, str]) -> StatedTraining:
+def read_megatron(start: Start) -> StatedTraining:
     """Return what the flags behind ``pretrain_gpt.py`` state; raises InvalidInputError for a value that can't be."""
-    read = MEGATRON_LM.read(words)
+    read = MEGATRON_LM.read(start.words)
     flags = MegatronFlags(**read.fields)
     pipeline = _pipeline(flags)
     recompute, layers, notes = _recompute(flags)
@@ -61,11 +62,11 @@ def read_megatron(words: Sequence[str], world: int | None, environment: Mapping[
     return StatedTraining(
         launcher=Launcher.MEGATRON_LM,
         given=read.given,
-        environment=environment,
+        environment=start.environment,
         notes=(*notes, *sizes.notes),
         problems=() if pipeline.problem is None else (pipeline.problem,),
         config=sizes.config,
-        world=world,
+        world=start.world,
         tp=tp,
         pp=flags.pipeline_model_parallel_size or 1,
         cp=cp,
@@ -144,11 +145,8 @@ def _recompute(flags: MegatronFlags) -> tuple[Recompute, int | None, tuple[str, 
     if granularity is None:
         return Recompute.NONE, None, ()
     if granularity == "full":
-        some = flags.recompute_num_layers if flags.recompute_method == "block" else None
-        if some is not None and (flags.pipeline_model_parallel_size or 1) > 1:
-            note = "layers recomputed whole: all of each stage, where the command says some of each"
-            return Recompute.FULL, None, (note,)
-        return Recompute.FULL, None if some == flags.num_layers else some, ()
+        # Of each stage, or of each of its virtual stages.
+        return Recompute.FULL, flags.recompute_num_layers if flags.recompute_method == "block" else None, ()
     modules = flags.recompute_modules or ("core_attn",)
     if "core_attn" in modules:
         return Recompute.SELECTIVE, None, _beside(modules, ("core_attn", "layernorm"))

@@ -10,6 +10,7 @@ from meshwright.app.catalog import model, model_names
 from meshwright.app.catalog.huggingface_ids import catalogue_name_in_words
 from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
 from meshwright.app.validation.serving.checkpoints import OWN_PRECISION, checkpoint
+from meshwright.app.ways_in.cluster_words import cluster_of_words
 from meshwright.app.ways_in.one_line import OneLine, Task, request_of_line
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import DType
@@ -23,10 +24,14 @@ _ENGINE_FORMATS = {"fp8": DType.FP8, "modelopt_fp4": DType.FP4, "modelopt": DTyp
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The document of a request, and what was taken for granted in making it."""
+    """The document of a request, and what was taken for granted in making it.
+
+    open_document   the same for a better command, which may run otherwise what flags alone decide; None where nothing is
+    """
 
     document: dict[str, Any]
     notes: tuple[str, ...]
+    open_document: dict[str, Any] | None = None
 
 
 def question_of(stated: Stated, line: OneLine) -> Question:
@@ -42,7 +47,8 @@ def trained_question(stated: StatedTraining, line: OneLine) -> Question:
     Raises InvalidInputError for what neither says.
     """
     _require_own_launcher(stated, line)
-    batch = line.batch or (None if stated.global_batch is None else str(stated.global_batch))
+    line = _with_cluster(stated, line)
+    batch = line.batch or _batch(stated, line)
     seq = line.seq or (None if stated.seq_len is None else str(stated.seq_len))
     line = replace(line, task=Task.TRAIN, launcher=stated.launcher.value, batch=batch, seq=seq)
     notes: tuple[str, ...] = ()
@@ -55,7 +61,42 @@ def trained_question(stated: StatedTraining, line: OneLine) -> Question:
     work = document["workload"]
     given = {} if line.precision is None else {"precision": line.precision}
     document["workload"] = work | dict(stated.workload) | given
-    return Question(document, (*stated.notes, *notes))
+    return Question(document, (*stated.notes, *notes), _opened(document))
+
+
+def _opened(document: dict[str, Any]) -> dict[str, Any] | None:
+    """The request with gradients that travel as the launcher has them: a better command may have the flags for it."""
+    stated = dict(document["workload"].get("implementation") or {})
+    if stated.pop("reduction", None) is None:
+        return None
+    work = {name: value for name, value in document["workload"].items() if name != "implementation"}
+    return document | {"workload": work | ({"implementation": stated} if stated else {})}
+
+
+def _batch(stated: StatedTraining, line: OneLine) -> str | None:
+    """Sequences of a step: as the command says, or a micro-batch of each replica as often as it says."""
+    if stated.global_batch is not None:
+        return str(stated.global_batch)
+    if stated.microbatch is None or stated.accumulation is None or line.gpus is None:
+        return None
+    world = stated.world or cluster_of_words(line.gpus).n_devices
+    replicas = max(1, world // (stated.tp * stated.pp * stated.cp))
+    return str(stated.microbatch * stated.accumulation * replicas)
+
+
+def _with_cluster(stated: Stated, line: OneLine) -> OneLine:
+    """The line with the devices that the script asks Slurm for, where it names none."""
+    if line.gpus is not None or stated.job is None:
+        return line
+    if stated.job.cluster is not None:
+        return replace(line, gpus=stated.job.cluster)
+    nodes, devices = stated.job.nodes, stated.job.devices
+    raise InvalidInputError(
+        "the script does not say which devices its job runs on",
+        given=f"{nodes} nodes" if devices is None else f"{nodes} nodes of {devices} devices",
+        allowed="--gpus, or their kind in the script: #SBATCH --gres=gpu:h100:8",
+        remedy=f"add --gpus {nodes}x{devices or 8}xH100",
+    )
 
 
 def served_question(stated: StatedServer, line: OneLine) -> Question:
@@ -64,6 +105,7 @@ def served_question(stated: StatedServer, line: OneLine) -> Question:
     ``line`` has the options; its model, where it has one, takes the place of the command's.
     """
     _require_own_launcher(stated, line)
+    line = _with_cluster(stated, line)
     named, notes = named_model(line.model or stated.model)
     line = replace(line, model=named, task=Task.SERVE, launcher=stated.launcher.value)
     document = request_of_line(line)

@@ -6,13 +6,17 @@ A command, or a script around one, is a stranger's text: it is split into words,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
+from meshwright.app.explaining.launch_files import NO_FILES, LaunchFiles, config_of
 from meshwright.app.explaining.megatron_lm import read_megatron
 from meshwright.app.explaining.script import read_script
+from meshwright.app.explaining.start import Start
 from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
+from meshwright.app.explaining.torchtitan import read_torchtitan
 from meshwright.app.launch_flags.serving import TABLES, LaunchFlags
 from meshwright.app.launch_flags.torchrun import TORCHRUN
 from meshwright.costmodels.errors import InvalidInputError
@@ -31,6 +35,7 @@ _STARTS: Mapping[Launcher, tuple[tuple[str, ...], ...]] = MappingProxyType(
         Launcher.VLLM: (("vllm", "serve"), ("vllm.entrypoints.openai.api_server",)),
         Launcher.SGLANG: (("sglang.launch_server",), ("sglang", "serve")),
         Launcher.MEGATRON_LM: (("pretrain_gpt.py",),),
+        Launcher.TORCHTITAN: (("torchtitan.train",), ("torchtitan/train.py",), ("run_train.sh",)),
     }
 )
 """The words that start each launcher."""
@@ -38,10 +43,24 @@ _STARTS: Mapping[Launcher, tuple[tuple[str, ...], ...]] = MappingProxyType(
 EXAMPLE = "meshwright explain --gpus 8xH100 --isl 2000 --osl 300 --rate 4 -- vllm serve Qwen/Qwen3-8B -tp 4"
 
 
-def read_command(text: str) -> Stated:
-    """Return what a launch command states; raises InvalidInputError for one of no launcher that is known, or one that can't
-    be read."""
+_TRAINERS: Mapping[Launcher, Callable[[Start], StatedTraining]] = MappingProxyType(
+    {Launcher.MEGATRON_LM: read_megatron, Launcher.TORCHTITAN: read_torchtitan}
+)
+"""Readers of the launchers of training runs."""
+_CONFIGS: Mapping[str, Launcher] = MappingProxyType({"parallelism": Launcher.TORCHTITAN, "training": Launcher.TORCHTITAN})
+"""Keys by which a configuration that was given alone is known."""
+
+
+def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
+    """Return what a launch command, a script around it or a launcher's configuration states.
+
+    ``files`` are those beside it. Raises InvalidInputError for one of no launcher that is known, or one that can't be read.
+    """
+    document = config_of(text)
+    if document is not None:
+        return _configured(document, files)
     script = read_script(text)
+    files = files.beside(script.files)
     for words in script.commands:
         if words[0] in _NO_LAUNCHERS:
             continue
@@ -50,8 +69,13 @@ def read_command(text: str) -> Stated:
                 place = _place_of(start, words)
                 if place is not None:
                     before, own = words[:place], words[place + len(start) :]
-                    found = _server(launcher, before, own) if launcher in SERVERS else _training(before, own)
-                    return replace(found, notes=(*script.notes, *found.notes))
+                    if launcher in SERVERS:
+                        server = _server(launcher, before, own)
+                        return replace(server, notes=(*script.notes, *server.notes), job=script.job)
+                    environment = {**script.variables, **_environment(before)}
+                    world = _world(before, environment) or (None if script.job is None else script.job.ranks)
+                    trained = _TRAINERS[launcher](Start(own, before, world, environment, files))
+                    return replace(trained, notes=(*script.notes, *trained.notes), job=script.job)
     raise InvalidInputError(
         "this is no launch command that is known",
         given=" ".join(script.commands[0][:4]) if script.commands else "nothing",
@@ -60,30 +84,40 @@ def read_command(text: str) -> Stated:
     )
 
 
-def _training(before: Sequence[str], own: Sequence[str]) -> StatedTraining:
-    return read_megatron(own, _world(before), _environment(before))
+def _configured(document: Mapping[str, Any], files: LaunchFiles) -> StatedTraining:
+    """The run of a configuration that was given without a command."""
+    for key, launcher in _CONFIGS.items():
+        if key in document:
+            return _TRAINERS[launcher](Start(files=files, document=document))
+    raise InvalidInputError(
+        "this is no configuration of a launcher that is known",
+        given=", ".join(map(str, [*document][:6])) or "no keys",
+        allowed=f"a configuration with one of the keys {', '.join(_CONFIGS)}, or a launch command",
+    )
 
 
 def _place_of(wanted: Sequence[str], words: Sequence[str]) -> int | None:
     """The place of the first of a launcher's words; a path before a program's name is not looked at."""
     for place in range(len(words) - len(wanted) + 1):
-        if words[place].rsplit("/", maxsplit=1)[-1] == wanted[0] and tuple(words[place + 1 : place + len(wanted)]) == tuple(
-            wanted[1:]
-        ):
+        if f"/{words[place]}".endswith(f"/{wanted[0]}") and tuple(words[place + 1 : place + len(wanted)]) == tuple(wanted[1:]):
             return place
     return None
 
 
-def _world(before: Sequence[str]) -> int | None:
-    """Ranks that torchrun starts; None where the words before the program do not say."""
+def _world(before: Sequence[str], environment: Mapping[str, str]) -> int | None:
+    """Ranks that torchrun starts; None where neither the words before the program nor variables say."""
     for place, word in enumerate(before):
         if word.rsplit("/", maxsplit=1)[-1] in _STARTERS:
             fields = TORCHRUN.read(before[place + 1 :]).fields
             devices = fields.get("devices")
             return None if devices is None else int(devices) * int(fields.get("nodes", 1))
-    return None
+    ranks = environment.get(_RANKS, "")
+    return int(ranks) if ranks.isdecimal() and 0 < len(ranks) < _MOST_DIGITS else None
 
 
+_RANKS = "NGPU"
+"""The variable by which torchtitan's own script is told how many ranks it starts."""
+_MOST_DIGITS = 7
 _STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 

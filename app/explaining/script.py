@@ -1,15 +1,17 @@
 """A shell script as the commands that stand in it: variables and lists that it sets are put in, and nothing is run.
 
-What is set under a condition or in a loop is left out, and so is every value that only a shell could work out.
+What is set under a condition or in a loop is left out, and so is every value that only a shell could work out. Files that it
+writes by here-documents are kept as texts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from meshwright.app.explaining.batch_job import BatchJob, read_batch_job
 from meshwright.costmodels.errors import InvalidInputError
 
 LONGEST_SCRIPT = 200_000
@@ -47,20 +49,30 @@ class _Word:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The commands of a script, each as its words, and what was left out of them."""
+    """The commands of a script, each as its words, and what was left out of them.
+
+    files   texts that it writes by here-documents, by the name of the file
+    job     what it asks Slurm for; None where it is no batch script
+    variables  that it sets, those with one value
+    """
 
     commands: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
+    job: BatchJob | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_script(text: str) -> Script:
     """Return the commands of a script, or of one command; raises InvalidInputError for one that is too long or not closed."""
     if len(text) > LONGEST_SCRIPT:
         raise InvalidInputError(f"the launch command is longer than {LONGEST_SCRIPT:,} characters")
-    known: dict[str, list[str]] = {}
+    job = read_batch_job(text)
+    known: dict[str, list[str]] = {} if job is None else {name: [value] for name, value in job.environment.items()}
     commands: list[tuple[str, ...]] = []
     depth, skipped, length = 0, 0, 0
-    for statement in _Reader(text).statements():
+    reader = _Reader(text)
+    for statement in reader.statements():
         words = list(statement)
         while words and words[0].plain in _BEFORE_COMMANDS:
             words.pop(0)
@@ -82,7 +94,8 @@ def read_script(text: str) -> Script:
         if expanded:
             commands.append(tuple(expanded))
     left_out = f"{skipped} settings of the script stand under a condition or in a loop, and were left out"
-    return Script(tuple(commands), (left_out,) if skipped else ())
+    variables = {name: values[0] for name, values in known.items() if len(values) == 1}
+    return Script(tuple(commands), (left_out,) if skipped else (), reader.files, job, variables)
 
 
 def _assign(word: _Word, known: dict[str, list[str]]) -> None:
@@ -144,6 +157,8 @@ class _Reader:
 
     def __init__(self, text: str):
         self._text, self._at = text, 0
+        self._written, self._ends = "", list[str]()
+        self.files: dict[str, str] = {}
 
     def statements(self) -> Iterator[list[_Word]]:
         """Each statement as its words; what is sent to files is no part of them."""
@@ -154,6 +169,8 @@ class _Reader:
                 self._at += 1
                 yield words
                 words = []
+                if char == "\n":
+                    self._take_here_documents()
             elif char in " \t\r":
                 self._at += 1
             elif self._text.startswith("\\\n", self._at):
@@ -174,10 +191,31 @@ class _Reader:
         """Leave out a redirection, the number of its stream in front, and the file behind."""
         if words and words[-1].plain.isdigit() and self._text[self._at - 1].isdigit():
             words.pop()
+        begin = self._at
         while self._at < len(self._text) and self._text[self._at] in "<>&|- \t":
             self._at += 1
         if self._at < len(self._text) and self._text[self._at] not in "\n;()":
-            self._word()
+            sign, name = self._text[begin : self._at].strip(), self._word().plain
+            if sign in (">", ">>"):
+                self._written = name
+            elif sign in ("<<", "<<-"):
+                self._ends.append(name)
+
+    def _take_here_documents(self) -> None:
+        """Take the lines of the documents that begin here, up to the line that ends each."""
+        for end in self._ends:
+            lines: list[str] = []
+            while self._at < len(self._text):
+                begin = self._at
+                self._skip_line()
+                line = self._text[begin : self._at]
+                self._at += 1
+                if line.strip("\t\r") == end:
+                    break
+                lines.append(line)
+            if self._written:
+                self.files[self._written] = "\n".join(lines) + "\n"
+        self._ends, self._written = [], ""
 
     def _word(self) -> _Word:
         word = _Word()

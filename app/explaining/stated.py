@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.app.explaining.batch_job import BatchJob
 from meshwright.app.launch_flags.flag import GivenFlag
 from meshwright.app.launch_flags.serving import LaunchFlags
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
@@ -19,6 +20,7 @@ class StatedServer:
     model         as the command names it; None where it names none
     environment   variables that are set in front of the command
     notes         what was taken for granted in reading it
+    job           what the script around it asks Slurm for
     """
 
     launcher: Launcher
@@ -27,6 +29,7 @@ class StatedServer:
     given: tuple[GivenFlag, ...]
     environment: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    job: BatchJob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class StatedTraining:
     world               ranks that it starts
     data_parallel       replicas, where they are said and do not follow from the other degrees
     parts               decoder layers of each stage or virtual stage in order of the model; empty: evenly
+    accumulation        micro-batches of a replica, where they are said and not the batch
     workload            fields of the request's workload
     problems            rules of the launcher that it breaks, whatever the model and the devices are
     """
@@ -46,6 +50,7 @@ class StatedTraining:
     environment: Mapping[str, str]
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    job: BatchJob | None = None
     model: str | None = None
     config: Mapping[str, Any] | None = None
     world: int | None = None
@@ -60,6 +65,7 @@ class StatedTraining:
     parts: tuple[int, ...] = ()
     schedule: str | None = None
     microbatch: int | None = None
+    accumulation: int | None = None
     global_batch: int | None = None
     seq_len: int | None = None
     zero_stage: int = 0

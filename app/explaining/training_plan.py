@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from meshwright.app.explaining.stated import StatedTraining
 from meshwright.app.exporters.shape import is_layer
@@ -13,12 +16,13 @@ from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.choices import RankOrder, Recompute
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, StageSpan, evaluate_decision
-from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.costs.part_borders import FirstLayers
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
@@ -36,7 +40,10 @@ def _of_devices(request: TrainingRequest, stated: StatedTraining) -> Iterator[st
     if world % ranks:
         yield f"{world} ranks do not divide by tp {stated.tp} x pp {stated.pp} x cp {stated.cp}"
         return
-    replicas, size = world // ranks, stated.microbatch or 1
+    replicas = world // ranks
+    if stated.data_parallel not in (None, replicas):
+        yield f"the command says {stated.data_parallel} replicas, and {world} ranks are {replicas} of {ranks}"
+    size = microbatch_of(request, stated)
     if request.workload.global_batch % (replicas * size):
         yield f"a global batch of {request.workload.global_batch} does not divide by {replicas} replicas x micro-batch {size}"
     if stated.ep > 1 and world % (stated.ep * (stated.etp or stated.tp) * stated.pp):
@@ -77,7 +84,7 @@ def world_of(request: TrainingRequest, stated: StatedTraining) -> int:
 def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
     """Return the plan of a command that breaks no rule; raises InvalidInputError for one that no cost model covers."""
     replicas = world_of(request, stated) // (stated.tp * stated.pp * stated.cp)
-    size = stated.microbatch or 1
+    size = microbatch_of(request, stated)
     boundary = sharded(SEQ) if stated.sequence_parallel else REPLICATED
     ranks = replicas * stated.cp
     candidate = Candidate(
@@ -100,18 +107,45 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
         shard_ranks=None if (stated.optimizer_copies or 1) == 1 else ranks // (stated.optimizer_copies or 1),
         offload=stated.offload,
         tp_overlap=stated.tp_overlap,
-        recompute_layers=stated.recompute_layers,
     )
     try:
         costs = TrainingCosts(request)
+        candidate, kept = _with_some_layers(candidate, stated, costs)
         kinds = costs.stage_kinds(candidate)
         sharding = fastest_sharding(costs, candidate, kinds)
         spans = _spans(stated, candidate) if stated.parts else launchers_spans(len(request.model.layers), candidate)
+        spans = tuple(replace(span, recompute=stated.recompute, kept_from=kept(span)) for span in spans)
     except NotPredictedError as error:
         raise InvalidInputError(f"no cost model covers this command: {error}") from None
     tables = costs.stage_tables(candidate, sharding, kinds)
     decision = Decision(candidate, sharding, spans)
     return CostedRun(request, costs, decision, evaluate_decision(decision, tables)).plan()
+
+
+def _with_some_layers(
+    candidate: Candidate, stated: StatedTraining, costs: TrainingCosts
+) -> tuple[Candidate, Callable[[StageSpan], int | None]]:
+    """The candidate that recomputes the first layers of each part whole where a command says some, and the layer of a part from
+    which on nothing is recomputed."""
+    number, again = stated.recompute_layers, costs.recomputed_layers
+    if stated.recompute is not Recompute.FULL or number is None:
+        return candidate, lambda _: None
+    if candidate.mesh.pp == 1:
+        some = number < int(again.sum())
+        return (replace(candidate, recompute_layers=number) if some else candidate), lambda _: None
+    if candidate.pipelining.of_some_layers(candidate.mesh.pp) is None:
+        raise NotPredictedError(f"{number} layers of each stage recomputed whole under {candidate.pipelining.schedule.value}")
+    some_of = replace(candidate, recompute=SOME_LAYERS, recompute_layers=number)
+    first = FirstLayers(number, again)
+    return some_of, lambda span: int(first.ends(np.array([[span.first, span.last + 1]]))[0, 0])
+
+
+def microbatch_of(request: TrainingRequest, stated: StatedTraining) -> int:
+    """Return the sequences of a micro-batch: as many as the command says, else what the batch leaves of each."""
+    if stated.microbatch is not None:
+        return stated.microbatch
+    replicas = world_of(request, stated) // (stated.tp * stated.pp * stated.cp)
+    return max(1, request.workload.global_batch // (replicas * (stated.accumulation or 1)))
 
 
 def _pipelining(stated: StatedTraining) -> Pipelining:

@@ -13,6 +13,7 @@ from meshwright.app.exporters.implemented import torchtitan_compiles, torchtitan
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
 from meshwright.app.exporters.parts import model_parts
 from meshwright.app.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
+from meshwright.app.launch_flags.torchtitan import TORCHTITAN
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
@@ -26,6 +27,7 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "0.3.0"
 PLAN_MODULE = "meshwright_plan"
+PLAN_CONFIG = "planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,11 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     _require_trainable(plan, workload)
     model = registered_model(decoder_shape(request.model))
     own_module = model is LLAMA3_405B
-    module, config = (PLAN_MODULE, "planned") if own_module else (model.module, model.config)
+    module, config = (PLAN_MODULE, PLAN_CONFIG) if own_module else (model.module, model.config)
     parts = [
         *torchrun(request, plan.devices),
         ("-m", "torchtitan.train"),
-        (*flag("module", module), *flag("config", config)),
+        (*say("module", module), *say("config", config)),
         *_batch_words(plan, workload),
         *_parallelism_words(plan),
         *_pipeline_words(plan, request),
@@ -149,6 +151,13 @@ def stage_modules(plan: PipelinePlan, request: TrainingRequest) -> tuple[tuple[s
     return tuple(stages)
 
 
+def say(field: str, *values: object) -> Words:
+    """The flag of a field by torchtitan's table, words of a name joined as its configuration has them."""
+    section, dot, name = TORCHTITAN.name(field).rpartition(".")
+    spelt = "no-" + name[3:].replace("-", "_") if name.startswith("no-") else name.replace("-", "_")
+    return flag(f"{section}{dot}{spelt}", *values)
+
+
 def _require_trainable(plan: PipelinePlan, workload: TrainingWorkload) -> None:
     optimizer = plan.trained_by(workload)
     if optimizer is not Optimizer.ADAMW:
@@ -163,8 +172,8 @@ def _batch_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     assert axes is not None and microbatch is not None
     local = microbatch.size * (microbatch.count if axes.pp > 1 else 1)
     return [
-        (*flag("training.local_batch_size", local), *flag("training.global_batch_size", workload.global_batch)),
-        flag("training.seq_len", workload.seq_len),
+        (*say("local_batch", local), *say("global_batch", workload.global_batch)),
+        say("seq_len", workload.seq_len),
     ]
 
 
@@ -177,17 +186,17 @@ def _parallelism_words(plan: PipelinePlan) -> list[Words]:
         shard = shard_ranks // axes.cp
         replicate = axes.dp // shard
     words = [
-        flag("parallelism.data_parallel_replicate_degree", replicate),
-        flag("parallelism.data_parallel_shard_degree", shard),
-        flag("parallelism.fsdp_reshard_after_forward", "always" if zero_stage == 3 else "never"),
-        flag("parallelism.tensor_parallel_degree", axes.tp),
-        flag("parallelism.context_parallel_degree", axes.cp),
+        say("replicate", replicate),
+        say("shard", shard),
+        say("reshard", "always" if zero_stage == 3 else "never"),
+        say("tp", axes.tp),
+        say("cp", axes.cp),
     ]
     if plan.stages[0].offload.weights:
         # Parameters, gradients and optimizer states: FSDP moves all or none.
-        words.append(flag("training.enable_cpu_offload"))
+        words.append(say("cpu_offload"))
     if axes.tp > 1 and not plan.sequence_parallel:
-        words.append(flag("parallelism.no-enable_sequence_parallel"))
+        words.append(say("sequence_parallel"))
     return words
 
 
@@ -198,9 +207,9 @@ def _pipeline_words(plan: PipelinePlan, request: TrainingRequest) -> list[Words]
         return []
     name = names_in(PipelineRuntime.PYTORCH)[Schedule(plan.schedule)]
     return [
-        (*flag("parallelism.pipeline_parallel_degree", axes.pp), *flag("parallelism.pipeline_parallel_schedule", name)),
-        flag("parallelism.pipeline_parallel_microbatch_size", microbatch.size),
-        flag("parallelism.module_fqns_per_model_part", *(",".join(names) for names in stage_modules(plan, request))),
+        (*say("pp", axes.pp), *say("schedule", name)),
+        say("microbatch", microbatch.size),
+        say("stages", *(",".join(names) for names in stage_modules(plan, request))),
         # torchtitan refuses a pipeline under its default CUDA graphs.
         flag("training.disable_cuda_graphs"),
     ]
@@ -209,13 +218,13 @@ def _pipeline_words(plan: PipelinePlan, request: TrainingRequest) -> list[Words]
 def _compile_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     """Chunked products are what its compiler makes of layers, with which it compiles the loss."""
     if plan.tp_overlap is TpOverlap.EXPOSED:
-        return [flag("compile.enable")] if torchtitan_compiles(workload) else []
-    return [(*flag("compile.enable"), *flag("compile.enable_async_tensor_parallel"))]
+        return [say("compile")] if torchtitan_compiles(workload) else []
+    return [(*say("compile"), *say("asynchronous"))]
 
 
 def _precision_words(workload: TrainingWorkload) -> list[Words]:
     name = "bfloat16" if workload.precision is DType.BF16 else "float32"
-    return [flag("training.mixed_precision_param", name)]
+    return [say("precision", name)]
 
 
 def _inexpressible(plan: PipelinePlan, workload: TrainingWorkload) -> tuple[str, ...]:

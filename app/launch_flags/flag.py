@@ -43,6 +43,7 @@ class Flag:
     means   of a switch: the value that it stands for
     many    whether it takes all words up to the next flag, which ``read`` is given with blanks between
     is_name whether it is read even where a shell fills in its value
+    optional  whether it may stand without a value, as ``means`` then: a switch that takes true and false, too
     """
 
     names: tuple[str, ...]
@@ -51,6 +52,7 @@ class Flag:
     means: Any = True
     many: bool = False
     is_name: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +89,14 @@ class FlagTable:
     harmless     others that change neither speed nor memory; True of those that take a value
     not_priced   others that may, each with what it changes
     switches     those of ``not_priced`` that take no value
+    sections     beginnings of the names of others, up to a dot: what they change, or nothing
     """
 
     flags: tuple[Flag, ...]
     harmless: Mapping[str, bool] = field(default_factory=dict)
     not_priced: Mapping[str, str] = field(default_factory=dict)
     switches: frozenset[str] = frozenset()
+    sections: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> Mapping[str, Flag]:
@@ -132,13 +136,13 @@ class FlagTable:
             if known is None:
                 given.append(self._aside(written, name, text))
                 continue
-            if known.read is not None and text is None:
+            if known.read is not None and text is None and not known.optional:
                 raise InvalidInputError(f"the launch flag --{name} has no value")
             if known.read is not None and not known.is_name and text is not None and _SHELL.search(text):
                 why = "a shell fills in its value; taken as not given"
                 given.append(GivenFlag(written, text, Standing.NOT_PRICED, why))
                 continue
-            value_of = known.means if known.read is None else _value(name, str(text), known.read)
+            value_of = known.means if known.read is None or text is None else _value(name, text, known.read)
             fields[known.field] = value_of
             given.append(GivenFlag(written, text, Standing.READ, field=known.field, meaning=value_of))
         return ReadCommand(fields, tuple(given), tuple(left))
@@ -147,6 +151,8 @@ class FlagTable:
         """Take the value of a flag from the words behind it; None where it has none."""
         has_none = known.read is None if known is not None else not self.harmless.get(name, name not in self.switches)
         if has_none or not rest or _is_flag(rest[0]):
+            return None
+        if known is not None and known.optional and not _is_truth(rest[0]):
             return None
         if known is None or not known.many:
             return rest.pop(0)
@@ -160,6 +166,9 @@ class FlagTable:
             return GivenFlag(written, text, Standing.HARMLESS)
         if name in self.not_priced:
             return GivenFlag(written, text, Standing.NOT_PRICED, self.not_priced[name])
+        for begin, why in self.sections.items():
+            if name.startswith(f"{begin}."):
+                return GivenFlag(written, text, Standing.NOT_PRICED if why else Standing.HARMLESS, why)
         return GivenFlag(written, text, Standing.UNKNOWN)
 
 
@@ -186,6 +195,18 @@ def _value(name: str, text: str, read: Callable[[str], Any]) -> Any:
         return read(text)
     except (ValueError, KeyError, TypeError, RecursionError):
         raise InvalidInputError(f"the launch flag --{name} can't have this value: {text}") from None
+
+
+_TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
+
+
+def _is_truth(word: str) -> bool:
+    return word.casefold() in _TRUTHS
+
+
+def truth(text: str) -> bool:
+    """Return True or False of its usual words; raises KeyError for anything else."""
+    return _TRUTHS[text.casefold()]
 
 
 def count(text: str) -> int:

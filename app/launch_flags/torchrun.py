@@ -10,8 +10,13 @@ def _most(text: str) -> int:
     return count(text.rsplit(":", maxsplit=1)[-1])
 
 
+def _devices(text: str) -> int | None:
+    """Return a number of ranks; None where it is that of the devices that are there."""
+    return None if text in ("auto", "gpu") else count(text)
+
+
 TORCHRUN = FlagTable(
-    (Flag(("nnodes",), "nodes", _most), Flag(("nproc-per-node",), "devices", count)),
+    (Flag(("nnodes",), "nodes", _most), Flag(("nproc-per-node",), "devices", _devices)),
     harmless={
         **dict.fromkeys(("node-rank", "master-addr", "master-port", "rdzv-backend", "rdzv-endpoint", "rdzv-id"), True),
         **dict.fromkeys(("rdzv-conf", "local-ranks-filter", "role", "tee", "log-dir", "max-restarts", "redirects"), True),

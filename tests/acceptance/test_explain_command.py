@@ -53,3 +53,22 @@ def test_a_strangers_text_is_quoted_and_never_run(cli: Cli) -> None:
 def test_bad_input_says_what_to_do(words: tuple[str, ...], message: str, cli: Cli) -> None:
     assert cli("explain", *OPTIONS, *words) == 2
     assert message in cli.err
+
+
+def test_a_folder_is_a_script_and_the_files_that_it_names(cli: Cli) -> None:
+    folder = cli.folder / "run"
+    folder.mkdir()
+    (folder / "llama.toml").write_text(
+        '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 1\n[activation_checkpoint]\nmode = "full"\n'
+    )
+    (folder / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2 --gres=gpu:h100:8\n"
+        "srun torchrun --nnodes $SLURM_NNODES --nproc-per-node 8 -m torchtitan.train --job.config_file ./llama.toml\n"
+    )
+    assert cli("explain", "--as-given", "--json", str(folder)) == 0
+    document = cli.json()
+    assert (document["launcher"], document["plan"]["devices"]) == ("torchtitan", 16)
+    assert document["request"]["workload"]["global_batch"] == 16
+    (folder / "llama.toml").unlink()
+    assert cli("explain", "--as-given", str(folder)) == 2
+    assert "llama.toml" in cli.err and "was not given" in cli.err

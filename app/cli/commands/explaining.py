@@ -13,6 +13,7 @@ from meshwright.app.documents.compressed import read_bounded
 from meshwright.app.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.explaining.explain import EXAMPLE, asked_of, explained, with_better
 from meshwright.app.explaining.explanation import Verdict
+from meshwright.app.explaining.launch_files import NO_FILES, READ_ENDS, LaunchFiles
 from meshwright.app.requests.files import CalibrationsOf, given_request
 from meshwright.app.settings import Settings
 from meshwright.app.ways_in.one_line import OneLine
@@ -22,6 +23,8 @@ from meshwright.solver.problem.request import PlanRequest
 
 LONGEST_FILE_BYTES = 1_000_000
 """Bytes of a file with a launch command that are read."""
+MOST_FILES = 100
+"""Files of a folder that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ def run_explain(command: ExplainCommand, settings: Settings) -> int:
     def resolve(document: dict[str, object]) -> PlanRequest:
         return given_request(document, folder=Path(), stored=CalibrationsOf(settings))
 
-    found = explained(asked_of(_text(command.words), command.line, resolve))
+    text, files = _given(command.words)
+    found = explained(asked_of(text, command.line, resolve, files))
     if command.search:
         found = with_better(found, _solve)
     if command.output is Output.JSON:
@@ -63,20 +67,20 @@ def _solve(request: PlanRequest) -> Plan:
         return solve_here(request, on_progress)
 
 
-def _text(words: Sequence[str]) -> str:
-    """The text of a command: of several words the words themselves, of one a file's."""
+def _given(words: Sequence[str]) -> tuple[str, LaunchFiles]:
+    """The text of a command, and the files beside it: of several words the words themselves, of one a file's or a folder's."""
     if not words:
         raise InvalidInputError(
             "the launch command is missing", allowed="a file, or -- and the command", remedy=f"as in: {EXAMPLE}"
         )
     if len(words) > 1:
-        return shlex.join(words)
+        return shlex.join(words), NO_FILES
     path = Path(words[0])
     try:
-        with path.open("rb") as file:
-            return read_bounded(file, limit=LONGEST_FILE_BYTES, what="launch command").decode("utf-8")
-    except UnicodeDecodeError:
-        raise InvalidInputError("the launch command is not text in UTF-8", given=words[0]) from None
+        if path.is_dir():
+            files = _files_of(path)
+            return files.main(), files
+        return _text(path), NO_FILES
     except (OSError, ValueError) as error:
         if isinstance(error, InvalidInputError):
             raise
@@ -84,3 +88,19 @@ def _text(words: Sequence[str]) -> str:
         raise InvalidInputError(
             f"the file can't be read: {reason}", given=words[0], remedy=f"or give a command behind --, as in: {EXAMPLE}"
         ) from None
+
+
+def _files_of(folder: Path) -> LaunchFiles:
+    """The scripts and configurations in a folder, not those in folders of it."""
+    paths = sorted(path for path in folder.iterdir() if path.name.endswith(READ_ENDS) and path.is_file())
+    if len(paths) > MOST_FILES:
+        raise InvalidInputError("the folder has too many files", given=f"{len(paths)}", allowed=f"at most {MOST_FILES}")
+    return LaunchFiles({path.name: _text(path) for path in paths})
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return read_bounded(file, limit=LONGEST_FILE_BYTES, what="launch command").decode("utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInputError("the launch command is not text in UTF-8", given=str(path)) from None

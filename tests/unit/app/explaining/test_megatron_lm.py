@@ -51,6 +51,7 @@ def explanation(flags: str, **options: str) -> Explanation:
         {"tp": [2], "pp": [1], "cp": [2], "zero_stages": [1], "recompute": ["selective"]},
         {"tp": [1], "pp": [4], "zero_stages": [1], "schedules": ["interleaved-1f1b"], "virtual_stages": [2]},
         {"tp": [2], "pp": [1], "zero_stages": [3], "recompute": ["full"]},
+        {"tp": [2], "pp": [2], "zero_stages": [1], "recompute": ["none", "full"], "recompute_layers": [5]},
     ],
     ids=str,
 )
@@ -65,6 +66,7 @@ def test_the_command_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None
     own, again = pipelines_of(plan), pipelines_of(found.plan)
     assert (again.axes, again.microbatch, again.schedule) == (own.axes, own.microbatch, own.schedule)
     assert [stage.blocks for stage in again.stages] == [stage.blocks for stage in own.stages]
+    assert [stage.recompute_layers for stage in again.stages] == [stage.recompute_layers for stage in own.stages]
     assert plan.predicted is not None and found.plan.predicted is not None
     assert found.plan.predicted.step_time_s == pytest.approx(plan.predicted.step_time_s)
     assert found.plan.predicted.peak_memory_bytes == pytest.approx(plan.predicted.peak_memory_bytes)
@@ -105,6 +107,19 @@ def test_gradients_that_wait_are_slower_and_the_better_command_sends_them_earlie
     better = with_better(waits, of_this_layout).better
     assert better is not None and better.gain is not None and better.gain > 0.01
     assert "--overlap-grad-reduce" in better.command
+
+
+def test_layers_that_are_recomputed_are_counted_in_each_stage() -> None:
+    flags = "--pipeline-model-parallel-size 2 --tensor-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 16 "
+    peaks = []
+    for some in (4, 12, 16):
+        found = explanation(f"{flags} --recompute-granularity full --recompute-method block --recompute-num-layers {some}")
+        assert found.plan is not None and found.plan.predicted is not None
+        peaks.append((found.plan.predicted.step_time_s, -found.plan.predicted.peak_memory_bytes))
+    assert peaks == sorted(peaks) and peaks[0] < peaks[1] < peaks[2]
+    whole = explanation(f"{flags} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+    assert whole.plan is not None and whole.plan.predicted is not None
+    assert whole.plan.predicted.step_time_s == pytest.approx(peaks[-1][0])
 
 
 def test_a_command_that_does_not_fit_has_figures() -> None:
