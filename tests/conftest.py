@@ -5,6 +5,7 @@ Modules marked ``both_databases`` run over SQLite and, where a cluster can be st
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +19,20 @@ from meshwright.app.db.tables.schema import metadata
 from meshwright.app.settings import Auth, Settings
 from tests.crash.databases import postgresql_cluster, postgresql_programs
 from tests.support.command_line import Cli
+from tests.support.compiling import compile_in_turn
 from tests.support.fakes import FakeSolver
 from tests.support.service import running_service
 
 POSTGRESQL = "postgresql"
+
+# Tests start hundreds of processes. Where the environment says to keep no bytecode, each would compile every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let several workers share what they compile."""
+    if hasattr(config, "workerinput"):
+        compile_in_turn()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

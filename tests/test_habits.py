@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("app", "solver", "costmodels")
-MODULES = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
-    for floor in FLOORS
-    for path in sorted((ROOT / floor).rglob("*.py"))
-}
 CONTEXT_OF_A_THREAD = {
     "app/logs.py": "the id of the request that every log line of a thread belongs to, whoever writes it",
     "costmodels/calibration/calibration.py": "the documents of a request's own calibrations, which devices name",
@@ -29,6 +25,13 @@ OF_THE_FLAT_PLAN = {
 """Modules whose subject is the flat document itself."""
 
 
+@cache
+def modules() -> dict[str, ast.Module]:
+    """The syntax tree of every module of the floors, by its path. Parsed when asked for: every worker collects this file."""
+    paths = [path for floor in FLOORS for path in sorted((ROOT / floor).rglob("*.py"))]
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
     """Calls of a function by its name."""
     for node in ast.walk(tree):
@@ -39,7 +42,7 @@ def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
 def test_the_workload_of_a_request_is_told_by_the_type_of_the_request() -> None:
     assertions = [
         f"{module}:{node.lineno}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Assert)
         and any("workload" in ast.unparse(call.args[0]) for call in calls(node.test, "isinstance"))
@@ -50,7 +53,7 @@ def test_the_workload_of_a_request_is_told_by_the_type_of_the_request() -> None:
 def test_no_key_is_the_address_of_an_object() -> None:
     keyed = [
         f"{module}:{call.lineno}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         for call in calls(tree, "id")
         if isinstance(call.func, ast.Name)
     ]
@@ -58,9 +61,9 @@ def test_no_key_is_the_address_of_an_object() -> None:
 
 
 def test_what_a_call_depends_on_is_an_argument() -> None:
-    kept = {module for module, tree in MODULES.items() if any(calls(tree, "ContextVar"))}
+    kept = {module for module, tree in modules().items() if any(calls(tree, "ContextVar"))}
     assert kept == CONTEXT_OF_A_THREAD.keys(), "pass it as an argument"
-    copied = [module for module, tree in MODULES.items() if any(calls(tree, "copy_context"))]
+    copied = [module for module, tree in modules().items() if any(calls(tree, "copy_context"))]
     assert copied == [], "pass what the other thread needs"
 
 
@@ -68,7 +71,7 @@ def test_what_a_call_depends_on_is_an_argument() -> None:
 def test_no_function_assigns_to_a_module(floor: str) -> None:
     found = [
         f"{module}:{node.lineno}"
-        for module, tree in MODULES.items()
+        for module, tree in modules().items()
         if module.startswith(floor)
         for node in ast.walk(tree)
         if isinstance(node, ast.Global)
@@ -99,7 +102,7 @@ def is_form_of_a_plan(asked: ast.expr) -> bool:
 
 
 def test_the_form_of_a_plan_is_told_by_its_type() -> None:
-    told = {module for module, tree in MODULES.items() if any(map(is_form_of_a_plan, truths(tree)))}
+    told = {module for module, tree in modules().items() if any(map(is_form_of_a_plan, truths(tree)))}
     assert told == OF_THE_FLAT_PLAN.keys(), "match on plan.layout"
 
 

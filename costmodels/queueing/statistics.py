@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -117,7 +117,7 @@ def _fit(sections: int) -> _Fit | None:
     variance = _LOG_VARIANCE * float(weights @ weights)
     # Degrees of freedom of a chi-squared variable whose variation is that of the level.
     freedom = 2.0 / math.expm1(variance)
-    return _Fit(weights, math.exp(-variance / 2.0), float(student_t.ppf((1.0 + CONFIDENCE) / 2.0, freedom)))
+    return _Fit(weights, math.exp(-variance / 2.0), float(stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0)))
 
 
 def _rank(n: int, probability: float) -> int:
