@@ -26,7 +26,7 @@ CHECKPOINTS: Mapping[tuple[str, DType], tuple[DType, WeightFormat | None, Quanti
     ("minimax-m2.5", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
     ("glm-5", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
     ("qwen3.5-397b-a17b", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("deepseek-v3", DType.FP4): (DType.FP4, WeightFormat.NVFP4, Quantised.FEED_FORWARD),
+    ("deepseek-v3", DType.FP4): (DType.FP4, WeightFormat.NVFP4, Quantised.FEED_FORWARD_AND_OUTPUT),
     **{
         (name, said): (DType.FP4, WeightFormat.MXFP4, Quantised.FEED_FORWARD)
         for name in ("gpt-oss-120b", "gpt-oss-20b")
@@ -36,7 +36,8 @@ CHECKPOINTS: Mapping[tuple[str, DType], tuple[DType, WeightFormat | None, Quanti
 """The weights that published checkpoints store narrow, where it is not every projection with one scale. The keys are what the
 row says of them. Sources: their own quantization_config (deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8,
 MiniMaxAI/MiniMax-M2.5, openai/gpt-oss, which has no other than MXFP4; of GLM-5-FP8 and Qwen3.5-397B-A17B-FP8 from memory, as
-their makers do), and nvidia/DeepSeek-R1-FP4, whose attention stays wide."""
+their makers do), and the model card of nvidia/DeepSeek-R1-0528-FP4-v2, which the published scripts of its fp4 runs name: of
+attention only the output projection is narrow."""
 
 
 def checkpoint(model: str, graph: ModelGraph, precision: DType) -> tuple[DType, WeightFormat | None, Quantised]:

@@ -15,6 +15,7 @@ from meshwright.app.validation.serving.checkpoints import OWN_PRECISION
 from meshwright.app.validation.serving.degrees import Workers, flags_of, launched, workers_of
 from meshwright.app.validation.serving.drafts import Drafts, drafted, stated_drafts
 from meshwright.app.validation.serving.named_models import graph_of, named_model
+from meshwright.app.validation.serving.pool_recipes import NO_LIMITS, PoolLimits, published_limits
 from meshwright.app.validation.serving.recipes import (
     EngineName,
     Load,
@@ -91,6 +92,7 @@ class Deployment:
     ``step_tokens`` limit a step, ``held_steps`` is how many decode steps a new request is held back for on average,
     ``joined_steps`` for how many at most until every attention group has a prompt. ``source`` is who ran it, ``drafted`` are
     the drafts that it may have had, each with its weight. ``scheduling`` is how steps are formed, None where nothing says it.
+    ``flags`` are those of the workers that decode, ``pools`` are the limits of the workers of each phase.
     ``stated`` says that the row leaves neither its degrees nor the number of its workers open. ``config`` is the file of a
     model that is not the catalogue's."""
 
@@ -112,6 +114,7 @@ class Deployment:
     drafts: Drafts
     drafted: tuple[tuple[float, Speculation], ...] = ()
     flags: LaunchFlags = NO_FLAGS
+    pools: PoolLimits = NO_LIMITS
     scheduling: Scheduling | None = None
     stated: bool = True
     config: str = ""
@@ -119,8 +122,7 @@ class Deployment:
     @property
     def most_sequences(self) -> int:
         """The most sequences at once of an attention group; SGLang's limit is that of all groups of a worker."""
-        given = self.flags.sequences or MAX_LOAD_SEQUENCES
-        return max(1, given // self.decode.attention_dp) if self.engine is EngineName.SGLANG and self.flags.sequences else given
+        return _group_sequences(self.flags, self.engine, self.decode) or MAX_LOAD_SEQUENCES
 
     @property
     def hardware(self) -> tuple[str, str]:
@@ -140,7 +142,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     engine, precision = _engine(run), _precision(run, name)
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
-    graph, flags = graph_of(name, config), flags_of(engine, run.launch)
+    graph, flags = graph_of(name, config), flags_of(engine, run.decode_launch or run.launch)
     prefill, decode = workers_of(run, degrees_multiplied=source is Source.INFERENCEX)
     if prefill is None:
         experts = EXPERT_FFN in graph.dims
@@ -177,10 +179,32 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         drafts=drafts,
         drafted=() if drafts is not Drafts.STATED else drafted(run, flags, load, decode, graph),
         flags=flags,
+        pools=NO_LIMITS
+        if prefill is None
+        else _pool_limits(run, load, prefill, decode, flags, has_drafts=drafts is Drafts.STATED),
         scheduling=flags.scheduling or scheduling(load),
         stated=_is_stated(run, flags),
         config=config,
     )
+
+
+def _pool_limits(
+    run: ServingRun, load: Load, prefill: Workers, decode: Workers, flags: LaunchFlags, *, has_drafts: bool
+) -> PoolLimits:
+    """Limits of the workers of both phases: those of the row's commands, else those that its source publishes."""
+    published = published_limits(load, prefill, decode, has_drafts=has_drafts)
+    of_prefill = flags_of(load.engine, run.prefill_launch or run.launch)
+    return PoolLimits(
+        prefill_tokens=of_prefill.step_tokens or published.prefill_tokens,
+        prefill_sequences=_group_sequences(of_prefill, load.engine, prefill) or published.prefill_sequences,
+        decode_sequences=_group_sequences(flags, load.engine, decode) or published.decode_sequences,
+    )
+
+
+def _group_sequences(flags: LaunchFlags, engine: EngineName, workers: Workers) -> int | None:
+    """Sequences at once of an attention group; SGLang's limit is that of all groups of a worker."""
+    given = flags.sequences
+    return max(1, given // workers.attention_dp) if given and engine is EngineName.SGLANG else given
 
 
 def _is_stated(run: ServingRun, flags: LaunchFlags) -> bool:

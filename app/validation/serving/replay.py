@@ -165,12 +165,12 @@ def _pooled(deployed: Deployment, constants: EngineConstants, drafts: Speculatio
     """Figures of prefill and decode pools."""
     assert deployed.prefill is not None
     formats = (deployed.precision, deployed.kv_dtype)
-    server = _Server(
-        deployed.model, deployed.config, deployed.node, deployed.prefill, deployed.engine, *formats, DEFAULT_STEP_TOKENS
-    )
+    prompts = deployed.pools.prefill_tokens or DEFAULT_STEP_TOKENS
+    server = _Server(deployed.model, deployed.config, deployed.node, deployed.prefill, deployed.engine, *formats, prompts)
     # Counts do not matter to one worker's times: workers alike share them.
     prefill = _engine(replace(server, workers=replace(deployed.prefill, count=1)))
-    decode = _engine(replace(server, workers=replace(deployed.decode, count=1), drafts=drafts))
+    answers = replace(server, step_tokens=DEFAULT_STEP_TOKENS, drafts=drafts)
+    decode = _engine(replace(answers, workers=replace(deployed.decode, count=1)))
     profile = PROFILES[deployed.engine]
     result = run_pools(
         deployed,
@@ -181,7 +181,7 @@ def _pooled(deployed: Deployment, constants: EngineConstants, drafts: Speculatio
             with_host_time(prefill, constants, profile),
             with_host_time(decode, replace(constants, operator_s=0.0), profile),
         ),
-        step_tokens=DEFAULT_STEP_TOKENS,
+        step_tokens=(prompts, DEFAULT_STEP_TOKENS),
     )
     tokens = float(result.requests.output_tokens.sum())
     return figures_of(result, outside_s=constants.request_s, output_tokens_per_s=tokens / result.duration_s)

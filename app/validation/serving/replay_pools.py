@@ -16,7 +16,13 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream
-from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer, Pool, simulate_decode, simulate_prefill
+from meshwright.costmodels.queueing.simulation.disaggregated import (
+    CacheTransfer,
+    Pool,
+    Routing,
+    simulate_decode,
+    simulate_prefill,
+)
 from meshwright.costmodels.queueing.simulation.engine_state import FloatArray
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Scheduling, SimulationResult, Window
 from meshwright.costmodels.queueing.step_times import StepTimes
@@ -30,17 +36,20 @@ def run_pools(
     *,
     engines: tuple[Engine, Engine],
     times: tuple[StepTimes | GroupTimes, StepTimes | GroupTimes],
-    step_tokens: int,
+    step_tokens: tuple[int, int],
 ) -> SimulationResult:
-    """The closed loop of the row's clients; ``lengths`` has the tokens of each of their requests."""
+    """The closed loop of the row's clients; ``lengths`` has the tokens of each of their requests. Engines, times and token
+    limits are those of prefill and of decode workers."""
     assert deployed.prefill is not None
     if deployed.clients is None:
         raise NotPredictedError("prefill and decode pools under full load")
+    limits = (deployed.pools.prefill_sequences, deployed.pools.decode_sequences)
+    parts = zip(engines, times, (deployed.prefill, deployed.decode), step_tokens, limits, strict=True)
     pools = tuple(
-        _pool(deployed, engine, table, workers, step_tokens=step_tokens)
-        for engine, table, workers in zip(engines, times, (deployed.prefill, deployed.decode), strict=True)
+        _pool(deployed, engine, table, workers, step_tokens=tokens, most_sequences=most)
+        for engine, table, workers, tokens, most in parts
     )
-    transfer = _transfer(deployed, engines, step_tokens=step_tokens)
+    transfer = _transfer(deployed, engines, step_tokens=step_tokens[1])
     # Request k of each client stands in row k.
     arrival_s = np.zeros((REQUESTS_PER_CLIENT, deployed.clients))
     for _ in range(REQUESTS_PER_CLIENT):
@@ -63,11 +72,19 @@ def _run(
     return result, last_s.reshape(arrival_s.shape)
 
 
-def _pool(deployed: Deployment, engine: Engine, times: StepTimes | GroupTimes, workers: Workers, *, step_tokens: int) -> Pool:
+def _pool(
+    deployed: Deployment,
+    engine: Engine,
+    times: StepTimes | GroupTimes,
+    workers: Workers,
+    *,
+    step_tokens: int,
+    most_sequences: int | None,
+) -> Pool:
     # Without tables of groups apart each counts as a worker.
     alike = workers.count if isinstance(times, GroupTimes) else workers.count * workers.attention_dp
-    # Requests are drawn, not dealt evenly: any worker may get more than its share.
-    sequences = min(deployed.clients or 1, MAX_LOAD_SEQUENCES)
+    # Prompts of unequal lengths end out of turn: any worker may get more than its share.
+    sequences = min(deployed.clients or 1, most_sequences or MAX_LOAD_SEQUENCES, MAX_LOAD_SEQUENCES)
     kv_tokens = engine.kv_tokens(step_tokens=step_tokens, sequences=sequences)
     if kv_tokens < deployed.prompt_tokens + deployed.output_tokens:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
@@ -75,7 +92,8 @@ def _pool(deployed: Deployment, engine: Engine, times: StepTimes | GroupTimes, w
     sequences = min(sequences, step_tokens // engine.query_tokens)
     lets_in = admission(deployed.engine, engine.speculation)
     limits = BatchLimits(sequences, step_tokens, kv_tokens, Scheduling.CHUNKED_PREFILL, lets_in)
-    return Pool(times, limits, alike)
+    # Default of Dynamo's frontend (--router-mode round-robin), before all pools of public tables.
+    return Pool(times, limits, alike, Routing.IN_TURN)
 
 
 def _transfer(deployed: Deployment, engines: tuple[Engine, Engine], *, step_tokens: int) -> CacheTransfer:

@@ -45,6 +45,8 @@ OPTIONAL_COLUMNS = (
     "draft_tokens",
     "acceptance",
     "launch",
+    "prefill_launch",
+    "decode_launch",
     *(f"{phase}_{column}" for phase in ("prefill", "decode") for column in WORKER_COLUMNS),
 )
 """Columns that a table may have besides. Any other is listed as ignored."""
@@ -74,7 +76,8 @@ class PhaseCells:
 
 @dataclass(frozen=True, slots=True)
 class ServingRun:
-    """A serving run. Degrees are texts as they stand: disaggregated rows give one for each phase ("P1x8/D9x8")."""
+    """A serving run. Degrees are texts as they stand: disaggregated rows give one for each phase ("P1x8/D9x8"). ``launch`` is
+    the command of its workers, in place of which disaggregated rows may give that of each phase."""
 
     line: int
     source: str
@@ -97,6 +100,8 @@ class ServingRun:
     acceptance: float | None = None
     engine_version: str = ""
     launch: str = ""
+    prefill_launch: str = ""
+    decode_launch: str = ""
     prefill: PhaseCells | None = None
     decode: PhaseCells | None = None
 
@@ -168,6 +173,8 @@ def _point(cells: Cells) -> MeasuredPoint:
         acceptance=_share(cells, "acceptance"),
         engine_version=cells.text("engine_version"),
         launch=cells.text("launch"),
+        prefill_launch=cells.text("prefill_launch"),
+        decode_launch=cells.text("decode_launch"),
         prefill=_phase(cells, "prefill"),
         decode=_phase(cells, "decode"),
     )

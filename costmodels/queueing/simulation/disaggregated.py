@@ -1,8 +1,8 @@
 """Simulation of disaggregated serving: prefill workers, the way of keys and values, and decode workers.
 
-A request goes to a prefill worker, drawn evenly; its keys and values travel over that worker's link, one request after
-another; a decode worker, drawn evenly too, takes it up and computes the prompt's last token, which gives the first token
-(vLLM, disaggregated prefilling: the proxy asks the prefill server for one token and drops it). So the time to first token
+A request goes to a prefill worker, drawn evenly or in turn; its keys and values travel over that worker's link, one request
+after another; a decode worker, chosen in the same way, takes it up and computes the prompt's last token, which gives the first
+token (vLLM, disaggregated prefilling: the proxy asks the prefill server for one token and drops it). So the time to first token
 holds both queues and the transfer, the time per output token is the decode worker's alone. Nothing goes back from decode to
 prefill workers, so the two are simulated one after the other.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import fmean
 
 import numpy as np
@@ -36,6 +37,13 @@ IntArray = npt.NDArray[np.int64]
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 
 
+class Routing(StrEnum):
+    """The order in which requests are given to the workers of a pool: drawn evenly, or one worker after the other."""
+
+    DRAWN = "drawn"
+    IN_TURN = "in-turn"
+
+
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Workers of one phase, all alike: each forms steps of its own requests; attention groups of a worker step together."""
@@ -43,6 +51,7 @@ class Pool:
     times: StepTimes | GroupTimes
     limits: BatchLimits
     workers: int
+    routing: Routing = Routing.DRAWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,7 @@ def simulate_prefill(pool: Pool, transfer: CacheTransfer, stream: RequestStream,
     done_s, arrived_s = np.empty(len(stream)), np.empty(len(stream))
     runs = []
     prompts = replace(stream, output_tokens=np.ones(len(stream), dtype=np.int64))
-    for members in _dealt_out(len(stream), pool.workers, seed=seed):
+    for members in _dealt_out(len(stream), pool, seed=seed):
         part = RequestStream(
             prompts.arrival_s[members],
             prompts.prompt_tokens[members],
@@ -111,7 +120,7 @@ def simulate_decode(
     busy_s, group = np.zeros(count), np.zeros(count, dtype=np.int64)
     order = np.argsort(prefilled.arrived_s, kind="stable")
     runs = []
-    for places in _dealt_out(count, pool.workers, seed=seed + 1):
+    for places in _dealt_out(count, pool, seed=seed + 1):
         members = order[places]
         part = RequestStream(
             prefilled.arrived_s[members],
@@ -152,11 +161,14 @@ def _whole(times: RequestTimes, prefilled: Prefilled, decode: Sequence[Simulatio
     )
 
 
-def _dealt_out(count: int, workers: int, *, seed: int) -> list[IntArray]:
-    """Places of the requests that each worker gets, drawn evenly; with more workers the draws stay. Nobody's are left out."""
-    drawn = np.random.Generator(np.random.PCG64([seed, 7])).random(count)
-    worker = np.minimum((drawn * workers).astype(np.int64), workers - 1)
-    dealt = [np.flatnonzero(worker == k) for k in range(workers)]
+def _dealt_out(count: int, pool: Pool, *, seed: int) -> list[IntArray]:
+    """Places of the requests that each worker gets; drawn ones stay with more workers. Workers without any are left out."""
+    if pool.routing is Routing.IN_TURN:
+        worker = np.arange(count, dtype=np.int64) % pool.workers
+    else:
+        drawn = np.random.Generator(np.random.PCG64([seed, 7])).random(count)
+        worker = np.minimum((drawn * pool.workers).astype(np.int64), pool.workers - 1)
+    dealt = [np.flatnonzero(worker == k) for k in range(pool.workers)]
     return [places for places in dealt if len(places)]
 
 

@@ -152,14 +152,16 @@ def test_widened_weights_compute_no_faster() -> None:
 def test_feed_forward_quantisation_leaves_attention_wide() -> None:
     graph = model("gpt-oss-120b")
     layer = graph.blocks[1].operators
-    all_narrow, some = (
+    all_narrow, some, more = (
         block_memory(
             layer, graph.dims, grid=RankGrid(), precision=ServingPrecision(WeightFormat.MXFP4, DType.BF16, DType.BF16, q)
         )
-        for q in (Quantised.PROJECTIONS, Quantised.FEED_FORWARD)
+        for q in (Quantised.PROJECTIONS, Quantised.FEED_FORWARD, Quantised.FEED_FORWARD_AND_OUTPUT)
     )
     attention = 2880 * 64 * (64 + 8 + 8) + 64 * 64 * 2880
     assert some.weights_bytes - all_narrow.weights_bytes == pytest.approx(attention * (2 - 0.53125), rel=0.01)
+    output = 64 * 64 * 2880
+    assert some.weights_bytes - more.weights_bytes == pytest.approx(output * (2 - 0.53125), rel=0.01)
 
 
 def test_windows_bound_the_cache() -> None:

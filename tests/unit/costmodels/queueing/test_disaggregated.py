@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
-from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer, Pool, simulate_decode, simulate_prefill
+from meshwright.costmodels.queueing.simulation.disaggregated import (
+    CacheTransfer,
+    Pool,
+    Routing,
+    simulate_decode,
+    simulate_prefill,
+)
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Window, simulate
 from tests.unit.costmodels.queueing.tables import linear_times
 from tests.unit.costmodels.queueing.test_simulation import stream_of
@@ -47,6 +53,16 @@ def test_every_request_comes_out_of_both_phases() -> None:
     assert len(result.whole.end_to_end_s) == 800
     assert sum(len(run.requests.first_s) for run in result.decode) == 800
     assert sum(len(run.requests.first_s) for run in result.prefill) == 800
+
+
+def test_requests_in_turn_share_workers_evenly() -> None:
+    """Four prompts at once on two workers: two each, one after the other; drawn ones may meet on one worker."""
+    stream = stream_of(*[(0.0, 100, 2)] * 4)
+    one = BatchLimits(1, 100, 10**6)
+    in_turn = simulate_prefill(Pool(TIMES, one, 2, Routing.IN_TURN), AT_ONCE, stream, seed=0)
+    step_s = 5e-3 + 100e-4
+    assert in_turn.done_s.tolist() == pytest.approx([step_s, step_s, 2 * step_s, 2 * step_s])
+    assert [len(run.requests.first_s) for run in in_turn.runs] == [2, 2]
 
 
 def test_prefill_workers_are_single_servers() -> None:
