@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
 from meshwright.app.explaining.launch_files import NO_FILES, LaunchFiles, config_of
-from meshwright.app.explaining.megatron_lm import read_megatron
+from meshwright.app.explaining.launchers.deepspeed import read_deepspeed
+from meshwright.app.explaining.launchers.megatron_lm import read_megatron
+from meshwright.app.explaining.launchers.torchtitan import read_torchtitan
 from meshwright.app.explaining.script import read_script
 from meshwright.app.explaining.start import Start
+from meshwright.app.explaining.starters import world_of_starter
 from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
-from meshwright.app.explaining.torchtitan import read_torchtitan
 from meshwright.app.launch_flags.serving import TABLES, LaunchFlags
-from meshwright.app.launch_flags.torchrun import TORCHRUN
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import SERVERS
@@ -44,10 +45,19 @@ EXAMPLE = "meshwright explain --gpus 8xH100 --isl 2000 --osl 300 --rate 4 -- vll
 
 
 _TRAINERS: Mapping[Launcher, Callable[[Start], StatedTraining]] = MappingProxyType(
-    {Launcher.MEGATRON_LM: read_megatron, Launcher.TORCHTITAN: read_torchtitan}
+    {Launcher.MEGATRON_LM: read_megatron, Launcher.TORCHTITAN: read_torchtitan, Launcher.DEEPSPEED: read_deepspeed}
 )
 """Readers of the launchers of training runs."""
-_CONFIGS: Mapping[str, Launcher] = MappingProxyType({"parallelism": Launcher.TORCHTITAN, "training": Launcher.TORCHTITAN})
+_BY_ARGUMENTS: Mapping[Launcher, frozenset[str]] = MappingProxyType(
+    {Launcher.DEEPSPEED: frozenset(("deepspeed", "deepspeed-config"))}
+)
+"""Arguments of scripts by which a launcher is known."""
+_CONFIGS: Mapping[str, Launcher] = MappingProxyType(
+    {
+        **dict.fromkeys(("parallelism", "training"), Launcher.TORCHTITAN),
+        **dict.fromkeys(("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"), Launcher.DEEPSPEED),
+    }
+)
 """Keys by which a configuration that was given alone is known."""
 
 
@@ -64,18 +74,17 @@ def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
     for words in script.commands:
         if words[0] in _NO_LAUNCHERS:
             continue
-        for launcher, starts in _STARTS.items():
-            for start in starts:
-                place = _place_of(start, words)
-                if place is not None:
-                    before, own = words[:place], words[place + len(start) :]
-                    if launcher in SERVERS:
-                        server = _server(launcher, before, own)
-                        return replace(server, notes=(*script.notes, *server.notes), job=script.job)
-                    environment = {**script.variables, **_environment(before)}
-                    world = _world(before, environment) or (None if script.job is None else script.job.ranks)
-                    trained = _TRAINERS[launcher](Start(own, before, world, environment, files))
-                    return replace(trained, notes=(*script.notes, *trained.notes), job=script.job)
+        program = _program_of(words)
+        if program is None:
+            continue
+        if program.launcher in SERVERS:
+            server = _server(program.launcher, program.before, program.own)
+            return replace(server, notes=(*script.notes, *server.notes), job=script.job)
+        environment = {**script.variables, **_environment(program.before)}
+        world = world_of_starter(program.before, environment) or (None if script.job is None else script.job.ranks)
+        start = Start(program.own, program.before, world, environment, files)
+        trained = _TRAINERS[program.launcher](start)
+        return replace(trained, notes=(*script.notes, *trained.notes), job=script.job)
     raise InvalidInputError(
         "this is no launch command that is known",
         given=" ".join(script.commands[0][:4]) if script.commands else "nothing",
@@ -96,29 +105,39 @@ def _configured(document: Mapping[str, Any], files: LaunchFiles) -> StatedTraini
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """A launcher with the words before it and its own."""
+
+    launcher: Launcher
+    before: Sequence[str]
+    own: Sequence[str]
+
+
+def _program_of(words: Sequence[str]) -> _Program | None:
+    """The launcher that a command starts: by its own words, else by the arguments of the script that is started."""
+    for launcher, starts in _STARTS.items():
+        for start in starts:
+            place = _place_of(start, words)
+            if place is not None:
+                return _Program(launcher, words[:place], words[place + len(start) :])
+    script = next((place for place, word in enumerate(words) if word.endswith(".py")), None)
+    if script is None:
+        return None
+    before, own = words[:script], words[script + 1 :]
+    names = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in own if word.startswith("--")}
+    for launcher, arguments in _BY_ARGUMENTS.items():
+        if names & arguments:
+            return _Program(launcher, before, own)
+    return _Program(Launcher.DEEPSPEED, before, own) if _place_of(("deepspeed",), before) is not None else None
+
+
 def _place_of(wanted: Sequence[str], words: Sequence[str]) -> int | None:
     """The place of the first of a launcher's words; a path before a program's name is not looked at."""
     for place in range(len(words) - len(wanted) + 1):
         if f"/{words[place]}".endswith(f"/{wanted[0]}") and tuple(words[place + 1 : place + len(wanted)]) == tuple(wanted[1:]):
             return place
     return None
-
-
-def _world(before: Sequence[str], environment: Mapping[str, str]) -> int | None:
-    """Ranks that torchrun starts; None where neither the words before the program nor variables say."""
-    for place, word in enumerate(before):
-        if word.rsplit("/", maxsplit=1)[-1] in _STARTERS:
-            fields = TORCHRUN.read(before[place + 1 :]).fields
-            devices = fields.get("devices")
-            return None if devices is None else int(devices) * int(fields.get("nodes", 1))
-    ranks = environment.get(_RANKS, "")
-    return int(ranks) if ranks.isdecimal() and 0 < len(ranks) < _MOST_DIGITS else None
-
-
-_RANKS = "NGPU"
-"""The variable by which torchtitan's own script is told how many ranks it starts."""
-_MOST_DIGITS = 7
-_STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 
 def _server(launcher: Launcher, before: Sequence[str], own: Sequence[str]) -> StatedServer:

@@ -39,6 +39,7 @@ class StatedTraining:
     model, config       the model by name, or its sizes as a config.json
     world               ranks that it starts
     data_parallel       replicas, where they are said and do not follow from the other degrees
+    shard_ranks         ranks that state is sharded over, or ``optimizer_copies`` how often it is held; None: over all, once
     parts               decoder layers of each stage or virtual stage in order of the model; empty: evenly
     accumulation        micro-batches of a replica, where they are said and not the batch
     workload            fields of the request's workload
@@ -70,6 +71,7 @@ class StatedTraining:
     seq_len: int | None = None
     zero_stage: int = 0
     optimizer_copies: int | None = None
+    shard_ranks: int | None = None
     sequence_parallel: bool = False
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
     rank_order: RankOrder = RankOrder.PP_OUTERMOST

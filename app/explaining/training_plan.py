@@ -49,6 +49,8 @@ def _of_devices(request: TrainingRequest, stated: StatedTraining) -> Iterator[st
     if stated.ep > 1 and world % (stated.ep * (stated.etp or stated.tp) * stated.pp):
         yield f"{world} ranks do not divide by etp {stated.etp or stated.tp} x ep {stated.ep} x pp {stated.pp}"
     copies = stated.optimizer_copies or 1
+    if stated.shard_ranks is not None and replicas * stated.cp % stated.shard_ranks:
+        yield f"{replicas * stated.cp} ranks of data do not divide by shards over {stated.shard_ranks}"
     if replicas * stated.cp % copies:
         yield f"{copies} copies of the optimizer over {replicas * stated.cp} ranks of data do not divide"
 
@@ -104,7 +106,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
         boundary,
         (stated.recompute,),
         _pipelining(stated),
-        shard_ranks=None if (stated.optimizer_copies or 1) == 1 else ranks // (stated.optimizer_copies or 1),
+        shard_ranks=_shard_ranks(stated, ranks),
         offload=stated.offload,
         tp_overlap=stated.tp_overlap,
     )
@@ -138,6 +140,14 @@ def _with_some_layers(
     some_of = replace(candidate, recompute=SOME_LAYERS, recompute_layers=number)
     first = FirstLayers(number, again)
     return some_of, lambda span: int(first.ends(np.array([[span.first, span.last + 1]]))[0, 0])
+
+
+def _shard_ranks(stated: StatedTraining, ranks: int) -> int | None:
+    """Ranks that state is sharded over, of so many that hold the same layers; None for all of them."""
+    if stated.shard_ranks is not None:
+        return None if stated.shard_ranks == ranks else stated.shard_ranks
+    copies = stated.optimizer_copies or 1
+    return None if copies == 1 else ranks // copies
 
 
 def microbatch_of(request: TrainingRequest, stated: StatedTraining) -> int:

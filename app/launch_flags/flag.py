@@ -152,7 +152,7 @@ class FlagTable:
         has_none = known.read is None if known is not None else not self.harmless.get(name, name not in self.switches)
         if has_none or not rest or _is_flag(rest[0]):
             return None
-        if known is not None and known.optional and not _is_truth(rest[0]):
+        if known is not None and known.optional and not _reads(known, rest[0]):
             return None
         if known is None or not known.many:
             return rest.pop(0)
@@ -190,6 +190,14 @@ def _is_flag(word: str) -> bool:
     return _FLAG.match(word) is not None
 
 
+def _reads(known: Flag, word: str) -> bool:
+    """Return True for a word that is a value of a flag."""
+    try:
+        return known.read is not None and known.read(word) is not None
+    except (ValueError, KeyError):
+        return False
+
+
 def _value(name: str, text: str, read: Callable[[str], Any]) -> Any:
     try:
         return read(text)
@@ -198,10 +206,6 @@ def _value(name: str, text: str, read: Callable[[str], Any]) -> Any:
 
 
 _TRUTHS = {**dict.fromkeys(("true", "1", "yes", "on"), True), **dict.fromkeys(("false", "0", "no", "off"), False)}
-
-
-def _is_truth(word: str) -> bool:
-    return word.casefold() in _TRUTHS
 
 
 def truth(text: str) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.app.explaining.explain import Asked, asked_of, explained, with_better
 from meshwright.app.explaining.explanation import Explanation, Verdict
-from meshwright.app.explaining.pipeline_layout import layers_of_parts
+from meshwright.app.explaining.launchers.pipeline_layout import layers_of_parts
 from meshwright.app.explaining.question import Question, question_of
 from meshwright.app.explaining.reading import read_command
 from meshwright.app.explaining.stated import StatedTraining

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.app.explaining.megatron_model import named_config
-from meshwright.app.explaining.pipeline_layout import layers_of_parts
+from meshwright.app.explaining.launchers.megatron_model import named_config
+from meshwright.app.explaining.launchers.pipeline_layout import layers_of_parts
 from meshwright.app.explaining.start import Start
 from meshwright.app.explaining.stated import StatedTraining
 from meshwright.app.launch_flags.megatron_lm import MEGATRON_LM, MegatronFlags
