@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.app.catalog import model, model_names
 from meshwright.app.catalog.huggingface_ids import catalogue_name_in_words
 from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
-from meshwright.app.validation.serving.checkpoints import OWN_PRECISION, checkpoint
+from meshwright.app.validation.serving.checkpoints import checkpoint, own_precision
 from meshwright.app.ways_in.cluster_words import cluster_of_words
 from meshwright.app.ways_in.one_line import OneLine, Task, request_of_line
 from meshwright.costmodels.errors import InvalidInputError
@@ -155,7 +155,7 @@ def _precision(stated: StatedServer, named: str) -> DType | None:
     for word, dtype in _NARROW.items():
         if stated.model and re.search(rf"(?:^|[-_]){word}(?:$|[-_])", stated.model.casefold()):
             return dtype
-    return OWN_PRECISION.get(named, flags.dtype)
+    return own_precision(named) or flags.dtype
 
 
 def _basis(stated: StatedServer) -> str:

@@ -15,18 +15,25 @@ from meshwright.solver.problem.graph import ModelGraph
 
 # Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
 TEXT_MODELS = {
+    "aya_vision": "cohere2",
     "gemma3": "gemma3_text",
+    "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
+    "internvl": "qwen2",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
+    "llava_next": "llama",
+    "llava_onevision": "qwen2",
     "mistral3": "mistral",
+    "paligemma": "gemma",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_vl": "qwen2_vl_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
+    "smolvlm": "llama",
 }
 # Of these, older files give the text model's fields beside those of the vision tower.
 FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl"})

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from meshwright.app.errors import DocumentError, FieldError
 from meshwright.costmodels.cluster.cluster import NodeType, Nvme
-from meshwright.costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import REQUEST_SCHEMA, Arrivals, Length, ServingWorkload, Slo, TrainingWorkload
@@ -140,11 +141,17 @@ class LengthFile:
 
 @dataclass(frozen=True, slots=True)
 class ServingSource(ServingWorkload):
-    """A serving workload, some of whose content may stand in files."""
+    """A serving workload, some of whose content may stand in files.
+
+    Where none of ``precision``, ``weights`` and ``quantised`` is given, they are those of the model's checkpoint: what the
+    ``quantization_config`` of its config.json says, else bf16.
+    """
 
     arrivals: Arrivals | TraceFile  # type: ignore[assignment]
     prompt_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
     output_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
+    precision: DType | None = None  # type: ignore[assignment]
+    quantised: Quantised | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         """Check the contents of files, once they are read."""

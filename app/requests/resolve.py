@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from meshwright.app.catalog.huggingface_ids import catalogue_name_of, id_as_written
+from meshwright.app.catalog.huggingface_ids import OTHER_FORMATS, catalogue_name_of, id_as_written
 from meshwright.app.documents.records import read_record, to_document
 from meshwright.app.errors import at_field
+from meshwright.app.importers.checkpoint import FIELD as CHECKPOINT_FORMAT
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from meshwright.app.requests.document import (
     REGISTERED,
@@ -101,7 +102,8 @@ def resolve_request(
     check_values(document, entry)
     source = read_record(RequestDocument, without_units(document), what="request")
     with _faults_at("model"):
-        model, traced_seq_len = _model(source.model, files, registry, entry)
+        read = _model(source.model, files, registry, entry)
+        model = read.graph
     with _faults_at("cluster"):
         cluster = _cluster(source.cluster, registry, entry)
         check_cluster(cluster)
@@ -115,8 +117,12 @@ def resolve_request(
     with _faults_at("cluster"):
         _check_calibrations(cluster)
     with _faults_at("workload"):
-        workload = serving_workload(source.workload, files) if isinstance(source.workload, ServingSource) else source.workload
-        _check_trace(workload, traced_seq_len)
+        workload = (
+            serving_workload(source.workload, files, read.config, [group.node.device for group in cluster.groups])
+            if isinstance(source.workload, ServingSource)
+            else source.workload
+        )
+        _check_trace(workload, read.seq_len)
         if isinstance(workload, TrainingWorkload):
             with _faults_at("implementation"):
                 workload = with_memory_of_runs(workload, source.search, calibrations)
@@ -165,7 +171,7 @@ def read_model(document: object, *, files: Files, name: str | None = None, entry
     """The model of a document like a request's ``model``, under another name if one is given; raises DocumentError."""
     check_values(document, entry)
     source = read_record(ModelSource, document, what="model")
-    graph = _model(source, files, NO_REGISTRY, entry)[0]
+    graph = _model(source, files, NO_REGISTRY, entry).graph
     return graph if name is None else replace(graph, name=name)
 
 
@@ -177,61 +183,70 @@ def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:
     return cluster
 
 
-def _model(source: ModelSource, files: Files, registry: Registry, entry: Entry) -> tuple[ModelGraph, int | None]:
-    """The model, and the only sequence length that it has if it is a trace."""
-    kind, seq_len = source.source(), None
+@dataclass(frozen=True, slots=True)
+class _ReadModel:
+    """A model, the only sequence length that it has if it is a trace, and its config.json if it comes from one."""
+
+    graph: ModelGraph
+    seq_len: int | None = None
+    config: dict[str, Any] | None = None
+
+
+def _model(source: ModelSource, files: Files, registry: Registry, entry: Entry) -> _ReadModel:
+    kind = source.source()
     with _faults_at(kind):
         if kind == REGISTERED:
-            return registry.model(str(source.name)), None
-        if kind == "graph":
-            graph, seq_len = _graph(source, files, entry)
-        else:
-            graph = _READERS[kind](source, files)
-    return (graph if source.name is None else replace(graph, name=source.name)), seq_len
+            return _ReadModel(registry.model(str(source.name)))
+        read = _graph(source, files, entry) if kind == "graph" else _READERS[kind](source, files)
+    return read if source.name is None else replace(read, graph=replace(read.graph, name=source.name))
 
 
-def _catalogue_model(source: ModelSource, files: Files) -> ModelGraph:
+def _catalogue_model(source: ModelSource, files: Files) -> _ReadModel:
+    return _of_catalogue(str(source.catalog))
+
+
+def _of_catalogue(name: str) -> _ReadModel:
     from meshwright.app import catalog
 
-    return catalog.model(str(source.catalog))
+    return _ReadModel(catalog.model(name), config=catalog.model_document(name))
 
 
-def _inline_config(source: ModelSource, files: Files) -> ModelGraph:
+def _inline_config(source: ModelSource, files: Files) -> _ReadModel:
     return _read_config(source.config, name=source.name or "model")
 
 
-def _config_file(source: ModelSource, files: Files) -> ModelGraph:
+def _config_file(source: ModelSource, files: Files) -> _ReadModel:
     given = str(source.huggingface)
     known = catalogue_name_of(given)
     if known is not None:
-        from meshwright.app import catalog
-
-        return replace(catalog.model(known), name=id_as_written(given))
+        read, name = _of_catalogue(known), id_as_written(given)
+        stored = {CHECKPOINT_FORMAT: OTHER_FORMATS[name]} if name in OTHER_FORMATS else {}
+        return replace(read, graph=replace(read.graph, name=name), config={**(read.config or {}), **stored})
     document, name = files.read_config(given)
     return _read_config(document, name=name)
 
 
-def _read_config(document: object, *, name: str) -> ModelGraph:
+def _read_config(document: object, *, name: str) -> _ReadModel:
     from meshwright.app.importers.huggingface import read_huggingface_config
 
     if not isinstance(document, dict):
         raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
     check_values(document, Entry.FOREIGN)
-    return read_huggingface_config(document, name=name)
+    return _ReadModel(read_huggingface_config(document, name=name), config=document)
 
 
-def _graph(source: ModelSource, files: Files, entry: Entry) -> tuple[ModelGraph, int | None]:
+def _graph(source: ModelSource, files: Files, entry: Entry) -> _ReadModel:
     """A model graph inline or in a file, or the file of a traced graph."""
     if isinstance(source.graph, ModelGraph):
-        return source.graph, None
+        return _ReadModel(source.graph)
     document = files.read(str(source.graph))
     check_values(document, entry)
     from meshwright.app.importers.traced.model import is_traced_graph, read_traced_graph
 
     if is_traced_graph(document):
         traced = read_traced_graph(document)
-        return traced.graph, traced.seq_len
-    return read_record(ModelGraph, document, what="model graph"), None
+        return _ReadModel(traced.graph, traced.seq_len)
+    return _ReadModel(read_record(ModelGraph, document, what="model graph"))
 
 
 def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | None) -> None:

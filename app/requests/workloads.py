@@ -5,18 +5,24 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from meshwright.app.errors import at_field
+from meshwright.app.importers.checkpoint import CheckpointFormat, checkpoint_format
 from meshwright.app.requests.document import LengthFile, ServingSource, TraceFile
 from meshwright.app.requests.limits import MAX_TRACE
+from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import InvalidInputError, WorkloadError
+from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.units import DType
 from meshwright.solver.problem.request import Arrivals, Length, ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, TraceArrivals
 
 TRACE_COLUMNS = ("time", "prompt", "output")
 CACHED_COLUMN = "cached"
+UNQUANTISED = DType.BF16
+"""The precision of a serving workload that names none, of a model whose checkpoint is not quantised."""
 
 
 class TextFiles(Protocol):
@@ -27,15 +33,50 @@ class TextFiles(Protocol):
         ...
 
 
-def serving_workload(source: ServingSource, files: TextFiles) -> ServingWorkload:
-    """The workload with its files read; raises InvalidInputError, its faults at their fields."""
+def serving_workload(
+    source: ServingSource, files: TextFiles, config: Mapping[str, Any] | None = None, devices: Iterable[Device] = ()
+) -> ServingWorkload:
+    """The workload with its files read; raises InvalidInputError, its faults at their fields.
+
+    Where it says nothing of precision, weights and what is quantised, they are those of the checkpoint that the model's
+    ``config`` describes, as engines load it; ``devices`` have to compute in them.
+    """
     given = {field.name: getattr(source, field.name) for field in dataclasses.fields(ServingWorkload)}
     given |= {
         "arrivals": _arrivals(source.arrivals, files),
         "prompt_tokens": _length("prompt_tokens", source.prompt_tokens, files),
         "output_tokens": _length("output_tokens", source.output_tokens, files),
     }
-    return ServingWorkload(**given)
+    return ServingWorkload(**given | _formats(source, config, devices))
+
+
+def _formats(source: ServingSource, config: Mapping[str, Any] | None, devices: Iterable[Device]) -> dict[str, Any]:
+    """Return precision, weights and what is quantised: as the workload says, else as the checkpoint has them."""
+    if source.precision is None and source.weights is None and source.quantised is None and config is not None:
+        try:
+            stored = checkpoint_format(config)
+            if stored is not None:
+                _require_units(stored, devices)
+        except InvalidInputError as error:
+            raise at_field(error, "precision") from None
+        if stored is not None:
+            return {"precision": stored.precision, "weights": stored.weights, "quantised": stored.quantised}
+    return {
+        "precision": source.precision or UNQUANTISED,
+        "weights": source.weights,
+        "quantised": source.quantised or Quantised.PROJECTIONS,
+    }
+
+
+def _require_units(stored: CheckpointFormat, devices: Iterable[Device]) -> None:
+    for device in devices:
+        if stored.weights.computed_in(device) not in device.peak_flops:
+            raise WorkloadError(
+                f"the model's checkpoint stores weights in a format that {device.name} has no matrix unit for",
+                given=f"{stored.weights.value} (quantization_config)",
+                allowed=", ".join(sorted(dtype.value for dtype in device.peak_flops)),
+                remedy=f"say 'precision: {UNQUANTISED.value}' (--precision {UNQUANTISED.value}) to serve the weights widened",
+            )
 
 
 def _arrivals(source: Arrivals | TraceFile, files: TextFiles) -> Arrivals:

@@ -79,7 +79,15 @@ def list_models() -> ModelList:
     """Models that a request can name as ``model.catalog``."""
     graphs = [(name, catalog.model(name)) for name in catalog.model_names()]
     return ModelList(
-        models=[ModelItem(name=name, parameters=graph.parameters(), layers=len(graph.layers)) for name, graph in graphs]
+        models=[
+            ModelItem(
+                name=name,
+                parameters=graph.parameters(),
+                active_parameters=graph.active_parameters(),
+                layers=len(graph.layers),
+            )
+            for name, graph in graphs
+        ]
     )
 
 

@@ -60,6 +60,7 @@ class ModelItem(BaseModel):
 
     name: str
     parameters: int
+    active_parameters: int = Field(description="Those that a token meets: of routed experts its top k.")
     layers: int
 
 

@@ -8,6 +8,7 @@ from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.predicted import Band
 from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.problem.graph import ModelGraph
 
 MOST_RANGES = 3
 """Ranges of ranks that are all shown."""
@@ -46,6 +47,17 @@ def percent(share: float) -> str:
 def counted(number: int, one: str, many: str | None = None) -> str:
     """A number of things: "1 device", "16,384 devices"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def parameters_in_words(model: ModelGraph) -> str:
+    """The parameters of a model, and those that a token meets where they differ: "671 B parameters, 37.6 B active"."""
+    every, met = model.parameters(), model.active_parameters()
+    return f"{_large(every)} parameters" + (f", {_large(met)} active" if met != every else "")
+
+
+def _large(number: int) -> str:
+    """A number of parameters in billions or millions: 8.03 B, 124 M."""
+    return f"{significant(number / 1e9)} B" if number >= 1e9 else f"{significant(number / 1e6)} M"
 
 
 def significant(value: float) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ, TOP_K
 from meshwright.costmodels.units import STRICT_RECORD, Name, NonNegativeFloat, PositiveInt
 
 
@@ -157,6 +157,18 @@ class Operator:
 def parameters(operator: Operator, sizes: Mapping[str, int]) -> int:
     """Parameters of the operator under local sizes; tied weights count where their storage is, not here."""
     return sum(weight.elements(sizes) for weight in operator.weights if weight.tied_to is None)
+
+
+def active_parameters(operator: Operator, sizes: Mapping[str, int]) -> int:
+    """Parameters of the operator that one token meets: of weights of each expert, those of its top k."""
+    return sum(_met(weight, sizes) for weight in operator.weights if weight.tied_to is None)
+
+
+def _met(weight: Weight, sizes: Mapping[str, int]) -> int:
+    elements = weight.elements(sizes)
+    # A weight with experts as its last dim is the router's, which every token meets whole.
+    is_routed = EXPERTS in weight.dims[:-1]
+    return elements * sizes[TOP_K] // sizes[EXPERTS] if is_routed else elements
 
 
 def matmul_shape(operator: Operator, sizes: Mapping[str, int]) -> tuple[int, int, int]:

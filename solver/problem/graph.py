@@ -14,7 +14,7 @@ from functools import cached_property
 
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import RESERVED_DIMS
-from meshwright.costmodels.model.operators import Operator, Weight, parameters
+from meshwright.costmodels.model.operators import Operator, Weight, active_parameters, parameters
 from meshwright.costmodels.units import STRICT_RECORD, Name, PositiveInt
 
 MODEL_GRAPH_SCHEMA = "meshwright.model-graph/1"
@@ -126,6 +126,14 @@ class ModelGraph:
     def parameters(self) -> int:
         """All parameters, tied ones counted once."""
         return sum(run.repeat * self.block_parameters(run.block) for run in self.chain)
+
+    def active_parameters(self) -> int:
+        """Parameters that a token meets: of routed experts those of its top k, of all other operators all of them."""
+        return sum(
+            run.repeat * active_parameters(operator, self.dims)
+            for run in self.chain
+            for operator in self.block(run.block).operators
+        )
 
     def block_parameters(self, name: str) -> int:
         """Parameters that one copy of a block stores."""

@@ -245,7 +245,7 @@ def test_progress_ends_a_search_by_what_it_raises(request_of_training: meshwrigh
 
 def test_the_page_of_a_plan_is_the_command_lines(plan: meshwright.Plan) -> None:
     page = plan.page()
-    assert page.startswith("llama-3.1-8b on 1 x dgx-h100")
+    assert page.startswith("llama-3.1-8b (8.03 B parameters) on 1 x dgx-h100")
     assert "Optimal" in page or "Feasible" in page
 
 

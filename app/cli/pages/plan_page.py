@@ -17,7 +17,7 @@ from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.console import plain
 from meshwright.app.text.equals import equals_in_words
-from meshwright.app.text.figures import amount, axes, counted, percent, seconds, significant
+from meshwright.app.text.figures import amount, axes, counted, parameters_in_words, percent, seconds, significant
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
@@ -35,7 +35,14 @@ from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Launcher, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
-from meshwright.solver.problem.request import Arrivals, PlanRequest, ServingRequest, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import (
+    Arrivals,
+    PlanRequest,
+    ServingRequest,
+    ServingWorkload,
+    TrainingRequest,
+    TrainingWorkload,
+)
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 
 
@@ -62,8 +69,15 @@ def _question(plan: Plan, request: PlanRequest) -> str:
     if isinstance(work, TrainingWorkload):
         asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
     else:
-        asked = f"serving in {work.precision}, {_arrivals(work.arrivals)}"
-    return f"{plan.model or request.model.name} on {groups} ({counted(request.cluster.n_devices, 'device')}): {asked}"
+        asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}"
+    model = f"{plan.model or request.model.name} ({parameters_in_words(request.model)})"
+    return f"{model} on {groups} ({counted(request.cluster.n_devices, 'device')}): {asked}"
+
+
+def _formats(work: ServingWorkload) -> str:
+    """The precision, with the format of the weights where it is not the one that the precision names."""
+    stored = work.weight_format.value
+    return work.precision.value if stored == work.precision.value else f"{work.precision.value} ({stored} weights)"
 
 
 def _arrivals(arrivals: Arrivals) -> str:

@@ -9,11 +9,13 @@ from meshwright.app.importers.families.family import Family
 from meshwright.app.importers.families.gemma import GEMMA_FAMILIES
 from meshwright.app.importers.families.glm import GLM_FAMILIES
 from meshwright.app.importers.families.gpt import GPT_FAMILIES
+from meshwright.app.importers.families.gpt_kin import GPT_KIN_FAMILIES
 from meshwright.app.importers.families.hybrid import HYBRID_FAMILIES
 from meshwright.app.importers.families.linear_attention import LINEAR_ATTENTION_FAMILIES
 from meshwright.app.importers.families.llama import LLAMA_FAMILIES
 from meshwright.app.importers.families.llama_kin import LLAMA_KIN_FAMILIES
 from meshwright.app.importers.families.moe import MOE_FAMILIES
+from meshwright.app.importers.families.moe_kin import MOE_KIN_FAMILIES
 from meshwright.app.importers.families.nemotron import NEMOTRON_FAMILIES
 from meshwright.app.importers.families.olmo import OLMO_FAMILIES
 from meshwright.app.importers.families.phi import PHI_FAMILIES
@@ -23,7 +25,9 @@ _GROUPS = (
     LLAMA_FAMILIES,
     GEMMA_FAMILIES,
     GPT_FAMILIES,
+    GPT_KIN_FAMILIES,
     MOE_FAMILIES,
+    MOE_KIN_FAMILIES,
     DEEPSEEK_FAMILIES,
     HYBRID_FAMILIES,
     NEMOTRON_FAMILIES,

@@ -94,6 +94,30 @@ _V32_DEFAULTS = _V3_DEFAULTS | {
     "index_topk_freq": 1,
     "index_skip_topk_offset": 0,
 }
+_GLM_LITE_DEFAULTS = _V3_DEFAULTS | {
+    "vocab_size": 154880,
+    "hidden_size": 2048,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 47,
+    "num_attention_heads": 20,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 768,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 256,
+    "num_experts": 64,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1536,
+    "n_group": 1,
+    "topk_group": 1,
+    "mlp_layer_types": None,
+}
+_YOUTU_DEFAULTS = _V2_DEFAULTS | {
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_attention_heads": 16,
+    "tie_word_embeddings": True,
+}
 _DENSE, _SPARSE = "dense", "sparse"
 _INDEXERS = {"full": Indexer.OWN, "shared": Indexer.SHARED}
 _INDEXER_LETTERS = {"F": "full", "S": "shared"}
@@ -110,6 +134,24 @@ def _read_v3(fields: ConfigFields) -> Architecture:
 
 def _read_glm(fields: ConfigFields) -> Architecture:
     """Sparse latent attention; which layers have an indexer and which have experts may be listed."""
+    dims = _dims(fields) | {INDEX_HEADS: fields.size("index_n_heads"), INDEX_DIM: fields.size("index_head_dim")}
+    return _listed(fields, dims, _indexers(fields, fields.layers()))
+
+
+def _read_glm_lite(fields: ConfigFields) -> Architecture:
+    """GLM-4.7-Flash: latent attention without an indexer."""
+    return _listed(fields, _dims(fields), (Indexer.NONE,) * fields.layers())
+
+
+def _read_youtu(fields: ConfigFields) -> Architecture:
+    """Latent attention in a dense model."""
+    attention = Branch("attn", LatentAttention(bias(fields.flag("attention_bias"))), NormKind.RMS)
+    layer = Layer((attention, Branch("mlp", gated_mlp(fields), NormKind.RMS)))
+    return Architecture(_latent_dims(fields), (layer,) * fields.layers(), rms_head(fields))
+
+
+def _listed(fields: ConfigFields, dims: dict[str, int], indexers: tuple[Indexer, ...]) -> Architecture:
+    """Return layers with these indexers; which of them have experts may be listed."""
     n_layers = fields.layers()
     kinds = fields.optional_words("mlp_layer_types", length=n_layers, allowed=(_DENSE, _SPARSE))
     if kinds is None:
@@ -125,9 +167,8 @@ def _read_glm(fields: ConfigFields) -> Architecture:
                 Branch("mlp", feed_forward[kind], NormKind.RMS),
             )
         )
-        for kind, indexer in zip(kinds, _indexers(fields, n_layers), strict=True)
+        for kind, indexer in zip(kinds, indexers, strict=True)
     )
-    dims = _dims(fields) | {INDEX_HEADS: fields.size("index_n_heads"), INDEX_DIM: fields.size("index_head_dim")}
     return Architecture(dims, layers, rms_head(fields))
 
 
@@ -159,9 +200,9 @@ def _architecture(fields: ConfigFields, *, mlp_bias: Bias) -> Architecture:
     return Architecture(_dims(fields), (dense,) * n_dense + (sparse,) * (n_layers - n_dense), rms_head(fields))
 
 
-def _dims(fields: ConfigFields) -> dict[str, int]:
+def _latent_dims(fields: ConfigFields) -> dict[str, int]:
+    """Sizes of the dims of latent attention and of the dense parts."""
     nope, rope = fields.size("qk_nope_head_dim"), fields.size("qk_rope_head_dim")
-    width = fields.size("moe_intermediate_size")
     sizes = {
         HIDDEN: fields.size("hidden_size"),
         HEADS: fields.size("num_attention_heads"),
@@ -176,9 +217,14 @@ def _dims(fields: ConfigFields) -> dict[str, int]:
     q_rank = fields.optional_size("q_lora_rank")
     if q_rank is not None:
         sizes[Q_RANK] = q_rank
+    return sizes
+
+
+def _dims(fields: ConfigFields) -> dict[str, int]:
+    width = fields.size("moe_intermediate_size")
     experts = expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
     # DeepSeek-V2 may choose among all experts in spite of its groups.
-    return sizes | experts | ({} if fields.text("topk_method") == "greedy" else group_dims(fields))
+    return _latent_dims(fields) | experts | ({} if fields.text("topk_method") == "greedy" else group_dims(fields))
 
 
 DEEPSEEK_FAMILIES = (
@@ -187,6 +233,8 @@ DEEPSEEK_FAMILIES = (
     # DeepSeek-V3.2 has the attention of GLM-5, with an indexer in every layer.
     Family("deepseek_v32", ("DeepseekV32ForCausalLM",), _read_glm, _V32_DEFAULTS, _ALIASES),
     Family("glm_moe_dsa", ("GlmMoeDsaForCausalLM",), _read_glm, _GLM_DEFAULTS, _ALIASES),
+    Family("glm4_moe_lite", ("Glm4MoeLiteForCausalLM",), _read_glm_lite, _GLM_LITE_DEFAULTS, _ALIASES),
+    Family("youtu", ("YoutuForCausalLM",), _read_youtu, _YOUTU_DEFAULTS),
     # Kimi-K2 has a model_type of its own and the classes of DeepSeek-V3.
     Family("kimi_k2", ("DeepseekV3ForCausalLM",), _read_v3, _V3_DEFAULTS, _ALIASES),
 )

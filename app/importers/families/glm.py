@@ -76,6 +76,8 @@ def _read_glm4_moe(fields: ConfigFields) -> Architecture:
 GLM_FAMILIES = (
     Family("glm", ("GlmForCausalLM",), _read_glm, _GLM_DEFAULTS),
     Family("glm4", ("Glm4ForCausalLM",), _read_glm4, _GLM_DEFAULTS),
+    # The text decoder of GLM-4.1V and GLM-4.6V, which has no class of its own to name.
+    Family("glm4v_text", (), _read_glm4, _GLM_DEFAULTS | {"head_dim": None}),
     Family("glm4_moe", ("Glm4MoeForCausalLM",), _read_glm4_moe, _GLM_MOE_DEFAULTS, _EXPERT_ALIASES),
     Family("glm4v_moe_text", (), _read_glm4_moe, _GLM4V_MOE_DEFAULTS, _EXPERT_ALIASES),
 )

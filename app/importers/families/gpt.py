@@ -84,12 +84,12 @@ _FALCON_DEFAULTS = {
 _OPT_POSITION_OFFSET = 2
 _EMBED_WIDTH = "embed_width"
 # Where a family has no field for the feed-forward width, it is four times the hidden size.
-_FFN_RATIO = 4
+FFN_RATIO = 4
 
 
 def _read_gpt2(fields: ConfigFields) -> Architecture:
     fields.refuse("add_cross_attention", because="layers that read an encoder are not a decoder's")
-    ffn = fields.optional_size("n_inner") or _FFN_RATIO * fields.size("hidden_size")
+    ffn = fields.optional_size("n_inner") or FFN_RATIO * fields.size("hidden_size")
     attention = Attention(Position.ELSEWHERE, Bias.ADDED, Bias.ADDED)
     mlp = Mlp(Gate.PLAIN, fields.text("activation_function"), Bias.ADDED)
     layer = Layer((Branch("attn", attention, NormKind.LAYER), Branch("mlp", mlp, NormKind.LAYER)))
@@ -140,7 +140,7 @@ def _read_bloom(fields: ConfigFields) -> Architecture:
     mlp = Mlp(Gate.PLAIN, _BLOOM_ACTIVATION, Bias.ADDED)
     layer = Layer((Branch("attn", attention, NormKind.LAYER), Branch("mlp", mlp, NormKind.LAYER)))
     return Architecture(
-        decoder_dims(fields, ffn=_FFN_RATIO * fields.size("hidden_size")),
+        decoder_dims(fields, ffn=FFN_RATIO * fields.size("hidden_size")),
         (layer,) * fields.layers(),
         Head(tie(fields), NormKind.LAYER),
         Embedding(norm=NormKind.LAYER),
@@ -149,7 +149,7 @@ def _read_bloom(fields: ConfigFields) -> Architecture:
 
 def _read_falcon(fields: ConfigFields) -> Architecture:
     heads = fields.size("num_attention_heads")
-    ffn = fields.optional_size("ffn_hidden_size") or _FFN_RATIO * fields.size("hidden_size")
+    ffn = fields.optional_size("ffn_hidden_size") or FFN_RATIO * fields.size("hidden_size")
     new_architecture = fields.flag("new_decoder_architecture")
     old_kv_heads = 1 if fields.flag("multi_query") else heads
     kv_heads = fields.optional_size("num_kv_heads") or heads if new_architecture else old_kv_heads

@@ -1,4 +1,4 @@
-"""Llama but for one or two of its parts: SmolLM3, Seed-OSS, Hunyuan, ERNIE 4.5, EXAONE 4, Arcee, Helium."""
+"""Llama but for one or two of its parts: SmolLM3, Seed-OSS, Hunyuan, ERNIE 4.5, EXAONE 4, Arcee, Helium, CWM, Ministral."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from meshwright.app.importers.architecture import Architecture, Branch, Layer, N
 from meshwright.app.importers.bodies.attention import Attention, Position, QkNorm
 from meshwright.app.importers.bodies.mlp import Gate, Mlp
 from meshwright.app.importers.config_fields import ConfigFields
-from meshwright.app.importers.families.family import Family, bias, gated_mlp, llama_dims, rms_head
+from meshwright.app.importers.families.family import FULL, SLIDING, Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.importers.families.llama import listed_windows, pre_norm_layer, windows
 from meshwright.app.importers.parts import Bias, NormKind
 
@@ -67,6 +67,25 @@ _EXAONE4_DEFAULTS = _COMMON | {
     "layer_types": None,
 }
 _ARCEE_DEFAULTS = _COMMON | {"hidden_size": 2560, "intermediate_size": 18432, "hidden_act": "relu2"}
+_CWM_DEFAULTS = _COMMON | {
+    "vocab_size": 128256,
+    "hidden_size": 6144,
+    "intermediate_size": 21504,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "sliding_window": 8192,
+    "layer_types": None,
+}
+# CWM: the first of every four layers sees everything.
+_CWM_PATTERN = 4
+_MINISTRAL_DEFAULTS = _COMMON | {
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "sliding_window": 4096,
+    "layer_types": None,
+}
 _HELIUM_DEFAULTS = _COMMON | {
     "vocab_size": 48000,
     "hidden_size": 2560,
@@ -143,6 +162,26 @@ def _read_exaone4(fields: ConfigFields) -> Architecture:
     return Architecture(llama_dims(fields), tuple(layers), rms_head(fields))
 
 
+def _read_cwm(fields: ConfigFields) -> Architecture:
+    window = fields.optional_size("sliding_window")
+    kinds = fields.optional_words("layer_types", length=fields.layers(), allowed=(FULL, SLIDING))
+    if kinds is None:
+        kinds = tuple(SLIDING if i % _CWM_PATTERN else FULL for i in range(fields.layers()))
+    return _windowed(fields, tuple(window if kind == SLIDING else None for kind in kinds))
+
+
+def _read_ministral(fields: ConfigFields) -> Architecture:
+    # Where no layers are listed, all of them have the window: none is the last of a pattern.
+    return _windowed(fields, listed_windows(fields, pattern=fields.layers() + 1))
+
+
+def _windowed(fields: ConfigFields, given: tuple[int | None, ...]) -> Architecture:
+    """Return layers that differ in their windows alone."""
+    mlp = Branch("mlp", gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))), NormKind.RMS)
+    layers = tuple(pre_norm_layer(Attention(window=window), mlp) for window in given)
+    return Architecture(llama_dims(fields), layers, rms_head(fields))
+
+
 LLAMA_KIN_FAMILIES = (
     Family("smollm3", ("SmolLM3ForCausalLM",), _read_smollm3, _SMOLLM3_DEFAULTS),
     Family("seed_oss", ("SeedOssForCausalLM",), _read_seed_oss, _SEED_OSS_DEFAULTS),
@@ -151,4 +190,6 @@ LLAMA_KIN_FAMILIES = (
     Family("exaone4", ("Exaone4ForCausalLM",), _read_exaone4, _EXAONE4_DEFAULTS),
     Family("arcee", ("ArceeForCausalLM",), _read_arcee, _ARCEE_DEFAULTS),
     Family("helium", ("HeliumForCausalLM",), _read_helium, _HELIUM_DEFAULTS),
+    Family("cwm", ("CwmForCausalLM",), _read_cwm, _CWM_DEFAULTS),
+    Family("ministral", ("MinistralForCausalLM",), _read_ministral, _MINISTRAL_DEFAULTS),
 )

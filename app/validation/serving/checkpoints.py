@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
+from meshwright.app.catalog import model_document, model_names
+from meshwright.app.importers.checkpoint import checkpoint_format
 from meshwright.costmodels.model.dims import EXPERT_FFN
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.precision import Quantised
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph
-
-OWN_PRECISION = {
-    "deepseek-v3": DType.FP8,
-    "gpt-oss-120b": DType.FP4,
-    "gpt-oss-20b": DType.FP4,
-    "kimi-k2": DType.FP8,
-    "minimax-m2.5": DType.FP8,
-}
-"""Precisions of checkpoints as their makers publish them, where it is not bf16 (quantization_config of their configs)."""
 
 CHECKPOINTS: Mapping[tuple[str, DType], tuple[DType, WeightFormat | None, Quantised]] = {
     ("deepseek-v3", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
@@ -38,6 +32,14 @@ row says of them. Sources: their own quantization_config (deepseek-ai/DeepSeek-V
 MiniMaxAI/MiniMax-M2.5, openai/gpt-oss, which has no other than MXFP4; of GLM-5-FP8 and Qwen3.5-397B-A17B-FP8 from memory, as
 their makers do), and the model card of nvidia/DeepSeek-R1-0528-FP4-v2, which the published scripts of its fp4 runs name: of
 attention only the output projection is narrow."""
+
+
+@cache
+def own_precision(model: str) -> DType | None:
+    """Return the precision of a catalogue model's checkpoint as its makers publish it; None where it is not quantised, or the
+    catalogue has no such model."""
+    stored = checkpoint_format(model_document(model)) if model in model_names() else None
+    return None if stored is None else stored.precision
 
 
 def checkpoint(model: str, graph: ModelGraph, precision: DType) -> tuple[DType, WeightFormat | None, Quantised]:

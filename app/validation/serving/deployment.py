@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshwright.app.launch_flags.serving import NO_FLAGS, LaunchFlags
-from meshwright.app.validation.serving.checkpoints import OWN_PRECISION
+from meshwright.app.validation.serving.checkpoints import own_precision
 from meshwright.app.validation.serving.degrees import Workers, flags_of, launched, workers_of
 from meshwright.app.validation.serving.drafts import Drafts, drafted, stated_drafts
 from meshwright.app.validation.serving.named_models import graph_of, named_model
@@ -238,7 +238,7 @@ def _engine(run: ServingRun) -> EngineName:
 def _precision(run: ServingRun, model: str) -> DType:
     """An empty precision is taken as the checkpoint's own."""
     if not run.precision:
-        return OWN_PRECISION.get(model, DType.BF16)
+        return own_precision(model) or DType.BF16
     try:
         return DType(run.precision)
     except ValueError:

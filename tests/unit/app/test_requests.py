@@ -17,6 +17,9 @@ from meshwright.app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH, MAX_TR
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.app.requests.workloads import read_counts, read_trace
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, LognormalLength
@@ -316,3 +319,42 @@ def test_a_trace_says_what_was_cached() -> None:
 def test_a_trace_has_an_end() -> None:
     with pytest.raises(InvalidInputError, match="too many lines"):
         read_counts("1\n" * (MAX_TRACE + 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "stated", "expected"),
+    [
+        ({"catalog": "deepseek-v3"}, {}, (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS)),
+        ({"huggingface": "openai/gpt-oss-120b"}, {}, (DType.FP4, WeightFormat.MXFP4, Quantised.FEED_FORWARD)),
+        ({"huggingface": "moonshotai/Kimi-K2.5"}, {}, (DType.BF16, WeightFormat.INT4, Quantised.FEED_FORWARD)),
+        ({"huggingface": "Qwen/Qwen3-32B-FP8"}, {}, (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS)),
+        ({"catalog": "llama-3.1-8b"}, {}, (DType.BF16, WeightFormat.BF16, Quantised.PROJECTIONS)),
+        ({"catalog": "deepseek-v3"}, {"precision": "bf16"}, (DType.BF16, WeightFormat.BF16, Quantised.PROJECTIONS)),
+        ({"catalog": "deepseek-v3"}, {"weights": "int4"}, (DType.BF16, WeightFormat.INT4, Quantised.PROJECTIONS)),
+    ],
+)
+def test_weights_are_those_of_the_checkpoint_unless_the_request_says_others(
+    model: dict[str, str], stated: dict[str, str], expected: tuple[DType, WeightFormat, Quantised]
+) -> None:
+    work = resolved(serving(model=model, workload=_without_formats() | stated)).workload
+    assert isinstance(work, ServingWorkload)
+    assert (work.precision, work.weight_format, work.quantised) == expected
+
+
+def test_a_checkpoint_that_a_device_cannot_multiply_names_the_way_out() -> None:
+    error = refused(serving(model={"catalog": "deepseek-v3"}, cluster="32xA100", workload=_without_formats()))
+    assert fields_of(error) == ["workload.precision"]
+    assert "precision: bf16" in str(error.fields[0].remedy)
+
+
+def test_an_unknown_quantisation_asks_for_the_precision() -> None:
+    config = {"model_type": "llama", "quantization_config": {"quant_method": "hqq"}}
+    error = refused(serving(model={"config": config}, workload=_without_formats()))
+    assert fields_of(error) == ["workload.precision"]
+    resolved(serving(model={"config": config}, workload=_without_formats() | {"precision": "bf16"}))
+    resolved(training(model={"config": config}))
+
+
+def _without_formats() -> dict[str, Any]:
+    """The workload of ``serving`` that says nothing of its weights."""
+    return {key: value for key, value in serving()["workload"].items() if key not in ("precision", "weights", "quantised")}

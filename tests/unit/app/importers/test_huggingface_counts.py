@@ -24,7 +24,7 @@ SHARED_CONFIGS = HERE.parents[4] / "shared" / "data" / "hf_configs"
 UNUSABLE_CONFIGS = {"default__DeepseekV2"}
 # model_types that transformers lacks, and whose classes such files carry.
 SAME_AS = {"kimi_k2": "deepseek_v3"}
-PARTS_OF_A_WHOLE = {"glm4v_moe", "kimi_k25", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
+PARTS_OF_A_WHOLE = {"glm4v", "glm4v_moe", "kimi_k25", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
 TOWERS = ("visual.", "vision_tower.", "mm_projector.")
 
 
