@@ -33,8 +33,11 @@ kind has to say its precision.
 
 KINDS = """## Kinds of config.json
 
-By `model_type`, with the class names that `architectures` may hold. An unknown one is refused with
-the nearest name.
+By `model_type`, with the class names that `architectures` may hold. An unknown one is
+refused with the nearest name, unless the request says `assume_decoder` (`--assume-decoder`): then it
+is read as a decoder of Llama's layers with the sizes and the experts that it names, and the model's
+name says so. What such a file does not name (norms of queries and keys, biases, layers that are no
+attention) is missing from parameters and work.
 """
 
 NESTED = """Models of text and images, by the kind of their text decoder, which is what is planned: the vision

@@ -45,6 +45,10 @@ class LineOptions:
     objective: Annotated[
         str | None, typer.Option("--objective", metavar="NAME", help="With --gpus: throughput, devices, cost ...")
     ] = None
+    assume_decoder: Annotated[
+        bool | None,
+        typer.Option("--assume-decoder", help="Read a config.json of an unknown kind approximately, as a decoder like Llama."),
+    ] = None
     download: Annotated[
         bool,
         typer.Option("--download", help="Fetch the config of a model of the Hugging Face Hub that is not on this machine."),

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.app.importers.assembly import assemble
 from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families import FAMILIES
+from meshwright.app.importers.families.assumed import read_assumed_decoder
 from meshwright.app.importers.families.family import Family
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.names import did_you_mean
@@ -39,12 +40,14 @@ TEXT_MODELS = {
 FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl"})
 
 
-def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelGraph:
+def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_decoder: bool = False) -> ModelGraph:
     """The model graph of a parsed config.json.
 
     Fields that say nothing about weights or work (dtype, quantization_config, token ids, rope scaling, dropout) are not
     read: precision is part of the workload. Fields that the file leaves out have the class defaults of transformers. Of
     a model of text and images the text decoder alone is read, and the graph's name says so.
+
+    With ``assume_decoder`` a file of an unknown kind is read as a decoder of Llama's layers, which the graph's name says.
 
     Raises ModelError for a family that is not supported and for fields that are missing, ill-typed or out of range.
     """
@@ -52,10 +55,21 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str) -> ModelG
         raise ModelError("a config.json must be an object", given=type(document).__name__)
     if _holds_text_model(document):
         return read_huggingface_config(_text_config(document), name=f"{name} (text decoder)")
+    if assume_decoder and _is_unknown(document):
+        text = document.get("text_config")
+        described = text if isinstance(text, Mapping) else document
+        return assemble(f"{name} (assumed decoder)", read_assumed_decoder(described, str(document.get("model_type"))))
     family = _family(document)
     _check_architecture(document, family)
     fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
     return assemble(name, family.read(fields))
+
+
+def _is_unknown(document: Mapping[str, Any]) -> bool:
+    """Return True where neither the kind nor the class of the file is of a family that is known."""
+    kind = document.get("model_type")
+    known = {name for family in FAMILIES.values() for name in family.architectures}
+    return kind not in FAMILIES if kind is not None else _architecture(document) not in known
 
 
 def _holds_text_model(document: Mapping[str, Any]) -> bool:
@@ -96,6 +110,7 @@ def _family(document: Mapping[str, Any]) -> Family:
         remedy = did_you_mean(
             model_type, known, otherwise="give the model as a model graph, or as a config.json of a listed type"
         )
+        remedy += "; 'assume_decoder' (--assume-decoder) reads a decoder of an unknown kind approximately"
         raise ModelError("unknown model_type", given=model_type, allowed=", ".join(known), remedy=remedy)
     return FAMILIES[model_type]
 

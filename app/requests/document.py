@@ -57,6 +57,11 @@ class ModelSource(BaseModel):
     graph: GraphSource | None = Field(
         None, description="A meshwright.model-graph/1 document, inline; on the command line also its path."
     )
+    assume_decoder: bool = Field(
+        False,
+        description="Whether a config of an unknown kind is read approximately, as a decoder of Llama's layers with the "
+        "sizes and the experts that it names. A known kind is read exactly all the same.",
+    )
     name: Name | None = Field(
         None, description="With a source, the name of the plan's model; without one, the name of a registered model."
     )

@@ -212,7 +212,7 @@ def _of_catalogue(name: str) -> _ReadModel:
 
 
 def _inline_config(source: ModelSource, files: Files) -> _ReadModel:
-    return _read_config(source.config, name=source.name or "model")
+    return _read_config(source.config, name=source.name or "model", assume_decoder=source.assume_decoder)
 
 
 def _config_file(source: ModelSource, files: Files) -> _ReadModel:
@@ -223,16 +223,16 @@ def _config_file(source: ModelSource, files: Files) -> _ReadModel:
         stored = {CHECKPOINT_FORMAT: OTHER_FORMATS[name]} if name in OTHER_FORMATS else {}
         return replace(read, graph=replace(read.graph, name=name), config={**(read.config or {}), **stored})
     document, name = files.read_config(given)
-    return _read_config(document, name=name)
+    return _read_config(document, name=name, assume_decoder=source.assume_decoder)
 
 
-def _read_config(document: object, *, name: str) -> _ReadModel:
+def _read_config(document: object, *, name: str, assume_decoder: bool) -> _ReadModel:
     from meshwright.app.importers.huggingface import read_huggingface_config
 
     if not isinstance(document, dict):
         raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
     check_values(document, Entry.FOREIGN)
-    return _ReadModel(read_huggingface_config(document, name=name), config=document)
+    return _ReadModel(read_huggingface_config(document, name=name, assume_decoder=assume_decoder), config=document)
 
 
 def _graph(source: ModelSource, files: Files, entry: Entry) -> _ReadModel:

@@ -42,6 +42,7 @@ class OneLine:
     precision: str | None = None
     launcher: str | None = None
     objective: str | None = None
+    assume_decoder: bool | None = None
 
     @property
     def is_asked(self) -> bool:
@@ -51,10 +52,12 @@ class OneLine:
     @property
     def words(self) -> str:
         """The line as it is typed again, each word quoted for a shell."""
-        given = [(each.name, getattr(self, each.name)) for each in fields(self) if each.name not in ("model", "task")]
+        named = (each.name for each in fields(self) if each.name not in ("model", "task", "assume_decoder"))
+        given = [(name, getattr(self, name)) for name in named]
         task = [] if self.task is None else [option(self.task)]
         options = [word for name, text in given if text is not None for word in (option(name), shell_word(text))]
-        return " ".join((shell_word(self.model), *task, *options))
+        assumed = [option("assume_decoder")] if self.assume_decoder else []
+        return " ".join((shell_word(self.model), *task, *options, *assumed))
 
 
 OF_TASK = {
@@ -75,7 +78,9 @@ def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -
     ``source`` is the document's model, where the line has no words for it.
     """
     task = _task(line)
-    model = model_of_words(line.model) if source is None else dict(source)
+    model: dict[str, Any] = dict(model_of_words(line.model) if source is None else source)
+    if line.assume_decoder:
+        model["assume_decoder"] = True
     if line.gpus is None:
         raise InvalidInputError(
             "the devices are missing", allowed="--gpus 8xH100", remedy=f"add them: {example(line.model, task)}"

@@ -355,6 +355,53 @@ def test_an_unknown_quantisation_asks_for_the_precision() -> None:
     resolved(training(model={"config": config}))
 
 
+_UNKNOWN = {
+    "model_type": "newthing",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "parameters", "active"),
+    [
+        ({}, 8_030_261_248, 8_030_261_248),
+        # Mixtral-8x7B's and DeepSeek's words for experts.
+        ({"vocab_size": 32000, "num_local_experts": 8, "num_experts_per_tok": 2}, 46_702_792_704, 12_879_925_248),
+        (
+            {
+                "num_hidden_layers": 2,
+                "n_routed_experts": 4,
+                "moe_topk": 1,
+                "moe_intermediate_size": 8,
+                "n_shared_experts": 1,
+                "first_k_dense_replace": 1,
+            },
+            2 * 128256 * 4096 + 4096 + 2 * (41_943_040 + 8192) + 3 * 4096 * 14336 + 4 * 4096 + 5 * 3 * 4096 * 8,
+            2 * 128256 * 4096 + 4096 + 2 * (41_943_040 + 8192) + 3 * 4096 * 14336 + 4 * 4096 + 2 * 3 * 4096 * 8,
+        ),
+    ],
+)
+def test_an_unknown_kind_is_read_as_a_decoder_where_the_request_says_so(
+    more: dict[str, int], parameters: int, active: int
+) -> None:
+    config = _UNKNOWN | more
+    assert fields_of(refused(training(model={"config": config}))) == ["model.config"]
+    model = resolved(training(model={"config": config, "assume_decoder": True})).model
+    assert model.name.endswith("(assumed decoder)")
+    assert (model.parameters(), model.active_parameters()) == (parameters, active)
+
+
+def test_a_known_kind_is_read_exactly_all_the_same() -> None:
+    assert (
+        resolved(training(model={"config": _UNKNOWN | {"model_type": "olmo2"}, "assume_decoder": True})).model.name == "model"
+    )
+
+
 def _without_formats() -> dict[str, Any]:
     """The workload of ``serving`` that says nothing of its weights."""
     return {key: value for key, value in serving()["workload"].items() if key not in ("precision", "weights", "quantised")}
