@@ -60,14 +60,13 @@ SERVING = {
 def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with a device of a new generation, added by files alone."""
     package = tmp_path_factory.mktemp("newer") / "meshwright"
-    floor = package / "costmodels"
-    floor.mkdir(parents=True)
-    for path in (*(ROOT / "meshwright").glob("*.py"), ROOT / "app", ROOT / "solver"):
-        (package / path.name).symlink_to(path)
-    for path in HARDWARE.parent.iterdir():
-        if path != HARDWARE:
-            (floor / path.name).symlink_to(path)
-    copied = Path(shutil.copytree(HARDWARE, floor / "hardware"))
+    package.mkdir()
+    # Copies, with what is compiled beside them: of links the functions would be others, and be compiled anew.
+    for path in (ROOT / "meshwright").glob("*.py"):
+        shutil.copy2(path, package)
+    for other in ("app", "solver", "costmodels"):
+        shutil.copytree(ROOT / other, package / other)
+    copied = package / "costmodels" / "hardware"
     on = "r100_sxm"
     rewritten(copied, "generations/blackwell", "generations/rubin", name="rubin")
     rewritten(

