@@ -537,6 +537,8 @@ def add(tree: Path, pieces: Sequence[Piece]) -> None:
 def passes(tree: Path, tests: Sequence[str]) -> bool:
     """Run tests in a copy; True if all pass, False if any fails or can't begin."""
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    # What hypothesis has read of the same sources already.
+    environment["HYPOTHESIS_STORAGE_DIRECTORY"] = str(ROOT / ".hypothesis")
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TESTS_TAKE_S, check=False)
     if ran.returncode not in (0, 1, 2, 4):

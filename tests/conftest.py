@@ -41,6 +41,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("settings", ["sqlite", POSTGRESQL], indirect=True)
 
 
+IN_COPIES = ("tests/acceptance/test_contributing.py", "tests/unit/costmodels/test_new_generation.py")
+"""Tests that run in copies of the tree, with what is compiled beside it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run tests in copies last: by then there is something compiled to copy."""
+    items.sort(key=lambda item: item.nodeid.startswith(IN_COPIES))
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Engine]:
     """An engine of a database with this version's schema, in a cluster of the session's own."""
