@@ -19,7 +19,7 @@ from statistics import NormalDist
 
 from meshwright.app.validation.held_out.memory_laws import (
     ToldMemory,
-    fitted_law,
+    fitted_laws,
     grouped,
     laws_without,
     log_memory,
@@ -58,24 +58,23 @@ def main() -> None:
     if missing:
         sys.exit(f"{', '.join(missing)}: not there; give paths of measured tables")
     runs = told_memory([run for path in given.tables for run in read_measured_runs(path, sources_of(path, SOURCES))])
-    of_all = fitted_law(runs)
+    laws = fitted_laws(runs)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    print(law_cells("all profiles (the law of others)", shipped(of_all)))
-    by_profile = grouped(runs, lambda run: run.profile)
-    found = {name: shipped(fitted_law(members, of_all)) for name, members in sorted(by_profile.items())}
+    print(law_cells("all profiles (the law of others)", shipped(laws.of_all)))
+    found = {name: shipped(law) for name, law in laws.of_profiles.items()}
     for name, law in found.items():
         print(law_cells(name, law))
-    print(f"\n{shipped(of_all)}")
+    print(f"\n{shipped(laws.of_all)}")
     if given.write:
         _write(found)
     print("\n| source left out | risk | said rightly | out of memory foreseen | false alarms |\n|---|---|---|---|---|")
-    laws = laws_without(runs)
+    unseen = laws_without(runs)
     for source, members in grouped(runs, lambda run: run.source).items():
         if not any(run.ran_out for run in members):
             continue
         name = source if len(members) >= LABELLED else f"{source} (few labels)"
         for risk in RISKS:
-            print(f"| {name} | {risk:g} | {score(members, laws[source], risk)} |")
+            print(f"| {name} | {risk:g} | {score(members, unseen[source], risk)} |")
 
 
 def score(runs: Sequence[ToldMemory], law: MemoryLaw, risk: float) -> str:

@@ -2,8 +2,8 @@
 
 What is counted, tensor by tensor, is never all: allocators hold more than tensors take, kernels have workspaces, frameworks
 keep copies that nobody wrote down. Medians correct that, linear in what is counted, so that a search stays exact. The spread
-has two parts: a shift that all runs of one framework on one cluster share, which the first measured peak tells, and what one
-run has of its own, which no other tells.
+has two parts: a shift that all runs of one framework on one cluster share, of which measured peaks tell, and what one run has
+of its own, which no other tells. Both are those of sources that the medians have not seen.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ GENERIC_LAW = MemoryLaw(
     allocator=1.057,
     activations=1.037,
     transients=1.122,
-    shared_sigma=0.075,
-    own_sigma=0.027,
+    shared_sigma=0.062,
+    own_sigma=0.088,
     origin="1040 runs of 11 sources",
 )
 """The law of a framework of which no run is known: benchmarks/fit_memory.py fits it to runs of all that are."""
@@ -137,23 +137,14 @@ WIDTH = 8.0
 """Spreads on either side of what was expected and of what was measured that the shifts reach."""
 
 
-OWN_SHARE = 0.37
-"""Share of the variance that each run has of its own, at least, when a law is to learn: a cluster has other models and other
-degrees than the run that was measured. The median spread inside 15 clusters is 7%, that of laws that have not seen them 11.7%
-(benchmarks/decisions.py). The own spreads of laws are of runs of one model: with these alone 77% of a cluster's other runs
-stayed below the P95 that one run told."""
-
-
 def learned_law(law: MemoryLaw, outcomes: Sequence[MemoryOutcome], *, origin: str) -> MemoryLaw:
     """Return the law after runs of the same framework on the same cluster.
 
     Peaks tell the shared shift by normal regression; runs that are only known to have fitted or run out tell it by probit
-    (censored, as in Tobit's model). The shared spread becomes that of the posterior; what each run has of its own stays, but is
-    at least its `OWN_SHARE` of the whole, which one run then tells less of.
+    (censored, as in Tobit's model). The shared spread becomes that of the posterior; what each run has of its own stays.
     """
     if not outcomes:
         return law
-    law = _of_all_models(law)
     sigma = max(law.own_sigma, 1e-6)
     excesses = [math.log(each.told_bytes / each.median_bytes) for each in outcomes]
     reach = WIDTH * (law.shared_sigma + law.own_sigma)
@@ -166,12 +157,6 @@ def learned_law(law: MemoryLaw, outcomes: Sequence[MemoryOutcome], *, origin: st
     mean = math.fsum(chance * shift for chance, shift in zip(chances, shifts, strict=True)) / whole
     spread = math.fsum(chance * (shift - mean) ** 2 for chance, shift in zip(chances, shifts, strict=True)) / whole
     return replace(law, scale=law.scale * math.exp(mean), shared_sigma=math.sqrt(spread), origin=origin)
-
-
-def _of_all_models(law: MemoryLaw) -> MemoryLaw:
-    """Return the law with the same whole spread, of which each run has its share of its own. A law that has learned stays."""
-    own = max(law.own_sigma, math.sqrt(OWN_SHARE) * law.log_sigma)
-    return replace(law, own_sigma=own, shared_sigma=math.sqrt(max(0.0, law.log_sigma**2 - own**2)))
 
 
 def _log_weight(

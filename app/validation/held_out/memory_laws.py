@@ -2,9 +2,11 @@
 
 By maximum likelihood: runs with a peak by regression of its logarithm, runs that are only known to have fitted or run out by
 their chance to do so (Tobit's model), both with Student's t in place of the normal distribution, so that a few runs that
-their tables describe wrongly do not decide. Its spread becomes that of the normal one which is exceeded as far at the usual
-risk. Runs of one source are no independent evidence, and count as `WEIGHT`. The law of a profile is fitted with that of all
-runs as prior; the allocator's share is that of all runs, since few profiles tell it.
+their tables describe wrongly do not decide. Runs of one source are no independent evidence, and count as `WEIGHT`. The law of a
+profile is fitted with that of all runs as prior; the allocator's share is that of all runs, since few profiles tell it.
+
+The spreads that a law states are not those of its fit, which has seen its runs, but those of peaks around laws that have not
+seen their source: of sources around the law what runs of a cluster share, of runs around their source what each has of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist, median
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +36,7 @@ WEIGHT = 1.0
 TAIL = 4.0
 """Degrees of freedom of Student's t, the usual choice of robust regression (Lange, Little and Taylor 1989)."""
 
+
 AS_NORMAL = float(stdtrit(TAIL, 1.0 - DEFAULT_RISK)) / NormalDist().inv_cdf(1.0 - DEFAULT_RISK)
 """Spread of the normal distribution over that of Student's t, where both exceed the same at the default risk."""
 
@@ -43,12 +46,8 @@ START = tuple(math.log(value) for value in (1.05, 1.05, 1.1, 0.1))
 FREE, NARROW = (0.1, 0.25, 0.5, 1.0), (1e-6, 0.1, 0.2, 0.25)
 """Spreads of the priors of these logarithms: of all sources, and of one profile."""
 
-MIN_PEAKS = 5
-LARGE_BYTES = 8e9
-"""Peaks from which a run tells the spread of runs of one model: below, workspaces that nobody counts are a tenth of all."""
-
-LEAST_OWN_SIGMA = 0.01
-"""Spread of one run, at least: peaks are told in tenths of a gigabyte or worse."""
+FEWEST_SOURCES = 2
+"""Sources with peaks that tell how far a source may be from a law that has not seen it."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +114,68 @@ def _told(run: MeasuredRun) -> ToldMemory:
     )
 
 
-def fitted_law(runs: Sequence[ToldMemory], prior: MemoryLaw | None = None) -> MemoryLaw:
-    """The likeliest law of one run or more. With the law of all runs as ``prior`` it is that of a profile."""
+@dataclass(frozen=True)
+class FittedLaws:
+    """The law of all runs, which is that of a profile without any, and those of profiles by name."""
+
+    of_all: MemoryLaw
+    of_profiles: Mapping[str, MemoryLaw]
+
+    def of(self, profile: str) -> MemoryLaw:
+        """The law of a profile."""
+        return self.of_profiles.get(profile, self.of_all)
+
+
+def fitted_laws(runs: Sequence[ToldMemory]) -> FittedLaws:
+    """The laws of one run or more, all with the spreads of sources that were left out: no profile has sources enough to tell
+    its own."""
+    of_all = _likeliest(runs)
+    shared, own = _left_out_spreads(runs) or (AS_NORMAL * of_all.shared_sigma, 0.0)
+
+    def stated(law: MemoryLaw, told_by: Sequence[ToldMemory]) -> MemoryLaw:
+        n_sources = len({run.source for run in told_by})
+        origin = f"{len(told_by)} runs of {'one source' if n_sources == 1 else f'{n_sources} sources'}"
+        return replace(law, shared_sigma=shared, own_sigma=own, origin=origin)
+
+    by_profile = sorted(grouped(runs, lambda run: run.profile).items())
+    return FittedLaws(stated(of_all, runs), {name: stated(_likeliest(own, of_all), own) for name, own in by_profile})
+
+
+def laws_without(runs: Sequence[ToldMemory]) -> dict[str, MemoryLaw]:
+    """For each source the law of its framework's profile that has not seen it: of the profile's other runs, or where there are
+    none of all other runs."""
+    return {
+        source: fitted_laws([run for run in runs if run.source != source]).of(own[0].profile)
+        for source, own in grouped(runs, lambda run: run.source).items()
+    }
+
+
+def _left_out_spreads(runs: Sequence[ToldMemory]) -> tuple[float, float] | None:
+    """Spreads of what runs of a source share and of what each has of its own, around laws that have not seen the source; None
+    where too few sources tell.
+
+    A one-way analysis of variance, each source alike: the mean square of peaks around the law, and around their source's mean.
+    """
+    whole, own = [], []
+    for source, members in grouped(runs, lambda run: run.source).items():
+        with_peak = [run for run in members if run.peak_bytes is not None]
+        others = [run for run in runs if run.source != source]
+        if not with_peak or not others:
+            continue
+        of_profile = [run for run in others if run.profile == members[0].profile]
+        law = _likeliest(others)
+        told = _Told.of(with_peak)
+        away = told.log_peak - told.log_shown(_likeliest(of_profile, law) if of_profile else law)
+        whole.append(float(np.mean(away**2)))
+        own += [float(np.var(away, ddof=1))] if len(away) > 1 else []
+    if len(whole) < FEWEST_SOURCES or not own:
+        return None
+    of_both, of_runs = float(np.mean(whole)), min(float(np.mean(own)), float(np.mean(whole)))
+    return math.sqrt(of_both - of_runs), math.sqrt(of_runs)
+
+
+def _likeliest(runs: Sequence[ToldMemory], prior: MemoryLaw | None = None) -> MemoryLaw:
+    """The factors that are likeliest; ``shared_sigma`` is the whole spread of Student's t around them."""
     expected = START if prior is None else _logarithms(prior)
     spreads = FREE if prior is None else NARROW
     told = _Told.of(runs)
@@ -126,43 +185,7 @@ def fitted_law(runs: Sequence[ToldMemory], prior: MemoryLaw | None = None) -> Me
         return float(away - told.log_likelihood(_law(x)))
 
     solved = minimize(loss, np.array(expected), method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-4, "maxiter": 1000})
-    law = _law(solved.x)
-    law = replace(law, shared_sigma=AS_NORMAL * law.shared_sigma)
-    own = own_spread(runs, law)
-    if own is None:
-        own = LEAST_OWN_SIGMA if prior is None else prior.own_sigma
-    own = min(max(own, LEAST_OWN_SIGMA), law.shared_sigma)
-    n_sources = len({run.source for run in runs})
-    return replace(
-        law,
-        shared_sigma=math.sqrt(law.shared_sigma**2 - own**2),
-        own_sigma=own,
-        origin=f"{len(runs)} runs of {'one source' if n_sources == 1 else f'{n_sources} sources'}",
-    )
-
-
-def laws_without(runs: Sequence[ToldMemory]) -> dict[str, MemoryLaw]:
-    """For each source the law of its framework's profile that has not seen it: of the profile's other runs, or where there are
-    none of all other runs."""
-    found = {}
-    for source, own in grouped(runs, lambda run: run.source).items():
-        others = [run for run in runs if run.source != source]
-        of_all = fitted_law(others)
-        of_profile = [run for run in others if run.profile == own[0].profile]
-        found[source] = fitted_law(of_profile, of_all) if of_profile else of_all
-    return found
-
-
-def own_spread(runs: Sequence[ToldMemory], law: MemoryLaw) -> float | None:
-    """Spread of runs of one model in one source around their median, by the median of distances; None for too few."""
-    away: list[float] = []
-    for members in grouped(runs, lambda run: f"{run.source}|{run.model}").values():
-        large = [run for run in members if run.peak_bytes is not None and run.peak_bytes > LARGE_BYTES]
-        if len(large) > 1:
-            shown = _Told.of(large).log_shown(law)
-            errors = [math.log(run.peak_bytes or 1.0) - float(said) for run, said in zip(large, shown, strict=True)]
-            away += [abs(error - median(errors)) for error in errors]
-    return median(away) / NormalDist().inv_cdf(0.75) if len(away) >= MIN_PEAKS else None
+    return _law(solved.x)
 
 
 def log_memory(runs: Sequence[ToldMemory], law: MemoryLaw) -> Floats:
@@ -251,5 +274,4 @@ def _law(logarithms: Floats) -> MemoryLaw:
 
 
 def _logarithms(law: MemoryLaw) -> tuple[float, ...]:
-    spread = law.log_sigma / AS_NORMAL
-    return tuple(math.log(value) for value in (law.allocator, law.activations, law.transients, spread))
+    return tuple(math.log(value) for value in (law.allocator, law.activations, law.transients, law.log_sigma))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.model.memory_law import OWN_SHARE, MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 
-LAW = MemoryLaw(allocator=1.06, activations=1.2, transients=1.5, shared_sigma=0.083, own_sigma=0.012, origin="a test")
+LAW = MemoryLaw(allocator=1.06, activations=1.2, transients=1.5, shared_sigma=0.067, own_sigma=0.051, origin="a test")
 GB = 1e9
 
 
@@ -30,24 +29,15 @@ def test_a_law_without_spread_knows() -> None:
     assert (sure.chance_to_exceed(80.1, 80.0), sure.chance_to_exceed(79.9, 80.0)) == (1.0, 0.0)
 
 
-OWN, SHARED = (math.sqrt(share) * LAW.log_sigma for share in (OWN_SHARE, 1.0 - OWN_SHARE))
-"""Spreads of the law while it learns: of the same whole, each run has the share of its own that clusters have."""
-
-
 def test_one_measured_peak_narrows_the_margin_to_what_runs_of_a_cluster_differ_by() -> None:
     learned = learned_law(LAW, [told(Outcome.PEAK, predicted=60, measured=66)], origin="one run")
     assert LAW.margin(0.05) == pytest.approx(1.15, abs=0.005)
     assert 1.09 < learned.margin(0.05) < 1.12
-    assert learned.scale == pytest.approx(1.1 ** (1.0 - OWN_SHARE), abs=0.01)
-    assert (learned.origin, learned.own_sigma) == ("one run", pytest.approx(OWN))
+    assert learned.scale == pytest.approx(1.1 ** (LAW.shared_sigma**2 / LAW.log_sigma**2), abs=0.01)
+    assert (learned.origin, learned.own_sigma) == ("one run", LAW.own_sigma)
     many = learned_law(LAW, [told(Outcome.PEAK, predicted=60, measured=66)] * 50, origin="many")
-    assert many.margin(0.05) == pytest.approx(math.exp(1.645 * OWN), abs=0.003)
+    assert many.margin(0.05) == pytest.approx(math.exp(1.645 * LAW.own_sigma), abs=0.003)
     assert many.scale == pytest.approx(1.1, abs=0.01)
-
-
-def test_a_law_keeps_what_it_says_each_run_has_of_its_own_where_that_is_more() -> None:
-    rough = replace(LAW, shared_sigma=0.05, own_sigma=0.12)
-    assert learned_law(rough, [told(Outcome.PEAK, predicted=60, measured=66)], origin="one run").own_sigma == rough.own_sigma
 
 
 def test_peaks_teach_by_normal_regression() -> None:
@@ -55,8 +45,8 @@ def test_peaks_teach_by_normal_regression() -> None:
     excesses = [0.02, 0.05, 0.08]
     runs = [told(Outcome.PEAK, predicted=60, measured=60 * math.exp(excess)) for excess in excesses]
     learned = learned_law(LAW, runs, origin="three runs")
-    precision = 1 / SHARED**2 + 3 / OWN**2
-    assert math.log(learned.scale) == pytest.approx(sum(excesses) / OWN**2 / precision, rel=1e-3)
+    precision = 1 / LAW.shared_sigma**2 + 3 / LAW.own_sigma**2
+    assert math.log(learned.scale) == pytest.approx(sum(excesses) / LAW.own_sigma**2 / precision, rel=1e-3)
     assert learned.shared_sigma == pytest.approx(precision**-0.5, rel=1e-2)
 
 
@@ -64,7 +54,7 @@ def test_runs_that_ran_out_teach_as_much_as_they_surprise() -> None:
     foreseen = learned_law(LAW, [told(Outcome.RAN_OUT, predicted=120, measured=80)], origin="a run")
     surprising = learned_law(LAW, [told(Outcome.RAN_OUT, predicted=70, measured=80)], origin="a run")
     assert foreseen.scale == pytest.approx(1.0, abs=1e-4)
-    assert foreseen.shared_sigma == pytest.approx(SHARED, rel=1e-3)
+    assert foreseen.shared_sigma == pytest.approx(LAW.shared_sigma, rel=1e-3)
     assert surprising.scale > 1.1
     assert surprising.chance_to_exceed(70 * GB * surprising.scale, 80 * GB) > 0.3
     fitted = learned_law(LAW, [told(Outcome.FITTED, predicted=90, measured=80)], origin="a run")

@@ -57,7 +57,9 @@ def plan_of(request: TrainingRequest) -> Plan:
 
 @pytest.mark.parametrize(("name", "best"), [("seed-llama-1b", Axes(dp=8)), ("seed-llama-7b", Axes(dp=4, pp=2))])
 def test_the_surveys_best_plans_come_first(name: str, best: Axes) -> None:
-    assert flat(plan_of(survey_request(name))).axes == best
+    """At a risk of 0.1: the survey's best plan of 7B runs out of memory with a chance of 9% by the law of others."""
+    request = survey_request(name)
+    assert flat(plan_of(replace(request, search=replace(request.search, risk=0.1)))).axes == best
 
 
 def test_the_surveys_7b_is_refused_on_dp_8_for_memory() -> None:
