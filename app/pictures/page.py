@@ -70,6 +70,9 @@ def _of_plan(answered: AnsweredRequest) -> Iterable[str]:
     if plan.runners_up:
         yield f"<h2>Why not another plan</h2>{_list(f'{each.summary}: {each.why_not}' for each in plan.runners_up)}"
     if plan.equals is not None and plan.equals.count > 1:
+        if plan.equals.plainest is not None:
+            plainest = plan.equals.plainest
+            yield f"<h2>The plainest of equal plans</h2>{_paragraph(f'{plainest.summary}: {plainest.differs}')}"
         named = (f"{each.summary}: {each.differs}" for each in plan.equals.also_try)
         yield f"<h2>Also try</h2>{_paragraph(equals_in_words(plan.equals))}{_list(named)}"
     command = _launch_command(plan, request)

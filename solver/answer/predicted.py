@@ -144,6 +144,7 @@ class Equals:
     all_found    False where the search ended before it had looked for all: there may be more
     also_try     those of them that differ most in what is uncertain
     basis        where the share comes from
+    plainest     the one of them that needs the fewest mechanisms of its launcher; None where that is the answer itself
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -153,6 +154,7 @@ class Equals:
     all_found: bool
     also_try: tuple[AlsoTry, ...]
     basis: str
+    plainest: AlsoTry | None = None
 
 
 @dataclass(frozen=True, slots=True)

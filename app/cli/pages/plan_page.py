@@ -244,6 +244,10 @@ def _equals(plan: Plan) -> list[RenderableType]:
     if plan.equals is None or plan.equals.count < 2:
         return []
     lines: list[RenderableType] = [plain(equals_in_words(plan.equals), style="bold")]
+    if plan.equals.plainest is not None:
+        plainest = plan.equals.plainest
+        lines += [plain("The plainest of them:"), _indented(plain(plainest.summary), 2)]
+        lines.append(_indented(plain(plainest.differs, style="dim"), 4))
     if plan.equals.also_try:
         lines.append(plain("Also try:"))
     for other in plan.equals.also_try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from meshwright.solver.answer.predicted import AlsoTry, Equals, TimeBreakdown
 from meshwright.solver.training.costs.breakdown import time_breakdown
@@ -11,6 +11,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, Shares, distance, shares_of
 from meshwright.solver.training.search.best_first import SearchResult, Solved, decision_tables
 from meshwright.solver.training.space.candidate_names import summary
+from meshwright.solver.training.space.mechanisms import mechanisms
 
 MOST_TO_TRY = 3
 """Plans that are named beside the best."""
@@ -49,12 +50,14 @@ def equal_plans(costs: TrainingCosts, result: SearchResult) -> Equals:
             kinds[kind] = solved
     others = [_member(costs, solved) for kind, solved in kinds.items() if kind != result.best.decision.candidate.kind]
     best = _member(costs, result.best)
+    plain = _plainest(best, others)
     return Equals(
         within=RANKING_NOISE.within,
         count=len(kinds),
         all_found=result.all_near,
         also_try=tuple(_also_try(best, other) for other in _most_different(best, others)),
         basis=RANKING_NOISE.basis,
+        plainest=None if plain is best else _plain_instead(best, plain),
     )
 
 
@@ -66,6 +69,21 @@ def _member(costs: TrainingCosts, solved: Solved) -> _Member:
     breakdown = time_breakdown(solved.decision, solved.cost, decision_tables(solved.decision, costs))
     chance = max(stage.law.chance_to_exceed(stage.device_bytes, stage.usable_bytes) for stage in solved.cost.stages)
     return _Member(solved, shares_of(breakdown), chance)
+
+
+def _plainest(best: _Member, others: Sequence[_Member]) -> _Member:
+    """The plan with the fewest mechanisms, of as many the best and then the fastest."""
+    return min((best, *others), key=lambda each: (len(mechanisms(each.solved.decision.candidate)), _order(each.solved)))
+
+
+def _plain_instead(best: _Member, plain: _Member) -> AlsoTry:
+    """The plainest plan, with the mechanisms that it does without and those that it has instead."""
+    own, others = (mechanisms(each.solved.decision.candidate) for each in (plain, best))
+    without = ", ".join(word for word in others if word not in own)
+    instead = ", ".join(word for word in own if word not in others)
+    told = _also_try(best, plain)
+    said = f"does without {without}" + (f"; uses {instead} instead" if instead else "")
+    return replace(told, differs=f"{said}; {told.differs}")
 
 
 def _most_different(best: _Member, others: Sequence[_Member]) -> list[_Member]:
