@@ -1,9 +1,10 @@
-"""Fit the calibrations of serving kernels (fused experts, MLA decode) to measured tables, and print held-out errors.
+"""Fit the calibrations of serving kernels (fused experts, MLA) to measured tables, and print held-out errors.
 
     python benchmarks/fit_serving_kernels.py [--data ../shared/data/calibration] [--check]
 
 Experts are fitted to balanced rows of four fifths of the model shapes and scored on shapes never seen, then stored as fitted to
-all; MLA decode to four fifths of its rows. Writes costmodels/hardware/calibrations/serving/*.json; --check only prints.
+all; MLA over prompts and caches to four fifths of its rows. Writes costmodels/hardware/calibrations/serving/*.json; --check
+only prints.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registere
 
 from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
-from meshwright.costmodels.curves.attention import decodes_s
+from meshwright.costmodels.curves.attention import decodes_s, prefills_s
 from meshwright.costmodels.curves.experts import ExpertCurve, ExpertWork, experts_s
 from meshwright.costmodels.curves.gemm import Silicon
-from meshwright.costmodels.fitting.kernels import fit_decode
+from meshwright.costmodels.fitting.kernels import fit_decode, fit_prefill
 from meshwright.costmodels.fitting.serving import fit_experts
 from meshwright.costmodels.hardware import device
 from meshwright.costmodels.model.weight_format import WeightFormat
@@ -79,12 +80,16 @@ def measured(key: str, data: Path, moe: pd.DataFrame, mla: pd.DataFrame) -> dict
         if len(rows):
             silicon = Silicon(board.peak(weights.computed_in(board)), board.memory_bytes_per_s, weights.size_bytes)
             document["experts"][weights.value] = fitted_experts(f"{key} experts {weights}", rows, silicon, cores)
-    document["latent_decode"] = {}
+    document["latent_decode"], document["latent_prefill"] = {}, {}
     for table, cache in CACHES.items():
         rows = mla[(mla.op == "generation_mla") & (mla.kv_cache_dtype == table)]
         if len(rows):
             silicon = Silicon(board.peak(DType.BF16), board.memory_bytes_per_s, cache.size_bytes)
             document["latent_decode"][cache.value] = fitted_latent(f"{key} MLA decode {cache}", rows, silicon, cores)
+        rows = mla[(mla.op == "context_mla") & (mla.kv_cache_dtype == table) & (mla.step == 0)]
+        if len(rows):
+            silicon = Silicon(board.peak(DType.BF16), board.memory_bytes_per_s, DType.BF16.size_bytes)
+            document["latent_prefill"][cache.value] = fitted_prompts(f"{key} MLA prefill {cache}", rows, silicon, cores)
     if not document["latent_decode"]:
         error = {"median": 0.2, "p95": 0.6, "basis": "curves of h100_sxm, not measured on this board"}
         document["base"] = {"key": "h100_sxm", "error": error}
@@ -150,6 +155,20 @@ def fitted_latent(label: str, rows: pd.DataFrame, silicon: Silicon, cores: int) 
     entry = write_fitted(Fitted(curve, KernelError(0.0, 0.0, "")))
     stored = read_fitted(entry, type(curve)).curve
     entry["error"] = scored(label, decodes_s(shapes, stored, silicon) / seconds, ~train)
+    return entry
+
+
+def fitted_prompts(label: str, rows: pd.DataFrame, silicon: Silicon, cores: int) -> dict[str, Any]:
+    batch, heads, tokens = (rows[column].to_numpy(float) for column in ("batch_size", "num_heads", "isl"))
+    # Keys of 192 numbers, values of 128: of a causal prompt every query sees half of the keys on average.
+    flops = 2.0 * batch * heads * (192.0 + 128.0) * tokens * (tokens + 1.0) / 2.0
+    shapes = np.stack([flops, tokens, tokens, batch, heads, heads, np.full(len(rows), (192.0 + 128.0) / 2.0)], axis=1)
+    seconds = rows.us.to_numpy(float) * 1e-6
+    train = random_split(len(rows))
+    curve = fit_prefill(shapes[train], seconds[train], silicon=silicon, cores=cores)
+    entry = write_fitted(Fitted(curve, KernelError(0.0, 0.0, "")))
+    stored = read_fitted(entry, type(curve)).curve
+    entry["error"] = scored(label, prefills_s(shapes, stored, silicon) / seconds, ~train)
     return entry
 
 

@@ -195,12 +195,16 @@ def page_tables(points: Sequence[MeasuredPoint]) -> str:
     """The tables of the page, of points without copies."""
     by_model = calibrate(points, left_out=LeftOut.MODEL)
     by_source = calibrate(points, left_out=LeftOut.SOURCE)
-    scored = [_scored(point, by_model, by_source) for point in points]
+    return tables_of([scored_by(point, by_model, by_source) for point in points], by_model, by_source)
+
+
+def tables_of(scored: Sequence[Scored], by_model: CrossValidation, by_source: CrossValidation) -> str:
+    """The tables of scored points."""
     known = [each for each in scored if each.regime is not None]
-    share = percent(len(known) / max(1, len(points)))
+    share = percent(len(known) / max(1, len(scored)))
     plain = [each for each in known if (found := each.regime) is not None and found.stated and found.drafts is Drafts.NONE]
     parts = (
-        f"**{len(known):,} of {counted(len(points), 'row')} predicted ({share}).**",
+        f"**{len(known):,} of {counted(len(scored), 'row')} predicted ({share}).**",
         "## By what rows state\n\n" + _table("regime", known, _kind),
         "## By load\n\nAggregated rows that state their configuration, by clients of a replica, and pools.\n\n"
         + _table("load", plain, _load),
@@ -216,7 +220,8 @@ def page_tables(points: Sequence[MeasuredPoint]) -> str:
     return "\n\n".join(parts)
 
 
-def _scored(point: MeasuredPoint, by_model: CrossValidation, by_source: CrossValidation) -> Scored:
+def scored_by(point: MeasuredPoint, by_model: CrossValidation, by_source: CrossValidation) -> Scored:
+    """A point with its predictions."""
     found = score(point, by_model)
     deployed = found.deployed
     return Scored(found, None if deployed is None else figures(deployed, by_source.held_out(deployed)))

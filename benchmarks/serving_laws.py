@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from statistics import fmean
 
-from meshwright.app.validation.serving.deployment import Deployment
+from meshwright.app.validation.serving.calibration import figures
+from meshwright.app.validation.serving.deployment import Deployment, deployment
+from meshwright.app.validation.serving.drafts import Drafts
 from meshwright.app.validation.serving.recipes import EngineName
+from meshwright.app.validation.serving.regimes import regime
+from meshwright.app.validation.serving.replay import default_constants
 from meshwright.app.validation.serving.report import ScoredPoint
-from meshwright.costmodels.fitting.latencies import LatencyPoint, fitted_outside_s, fitted_spreads
-from meshwright.costmodels.serving.latency_law import LatencyLaw
+from meshwright.app.validation.serving.rows import MeasuredPoint
+from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.costmodels.fitting.latencies import FEWEST_POINTS, LatencyPoint, fitted_outside_s, fitted_spreads
+from meshwright.costmodels.serving.latency_law import HOST_STEP_SIGMA_S, OUTSIDE_SIGMA_S, LatencyLaw
 
 TRIED_S = tuple(0.01 * step for step in range(31))
 """Constants outside of the simulation that are tried, 0 to 300 ms."""
@@ -24,6 +31,23 @@ CONFIDENCES = (0.5, 0.75, 0.9, 0.95)
 
 Key = tuple[str, str, str]
 """Engine, model and node type: a deployment, left out as one."""
+
+
+class Time(StrEnum):
+    """The times that targets are of."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+
+    @property
+    def words(self) -> str:
+        """The time in words."""
+        return "to the first token" if self is Time.TTFT else "per output token"
+
+    @property
+    def constant_sigma_s(self) -> float:
+        """The spread of the constant that points of one's own tell."""
+        return OUTSIDE_SIGMA_S if self is Time.TTFT else HOST_STEP_SIGMA_S
 
 
 @dataclass(frozen=True)
@@ -45,9 +69,29 @@ class MeasuredLatency:
         """True of prefill and decode pools."""
         return self.deployed.prefill is not None
 
+    def of(self, time: Time) -> LatencyPoint:
+        """Return the point of one of the times."""
+        return self.ttft if time is Time.TTFT else self.tpot
+
+
+def simulated_points(points: Iterable[MeasuredPoint]) -> list[ScoredPoint]:
+    """Points as the search simulates them, the engine's profile as it stands: those that state their configuration, without
+    drafts."""
+    found = []
+    for point in points:
+        try:
+            deployed = deployment(point.run)
+            constants = replace(default_constants(deployed.engine), request_s=0.0)
+            ran = regime(deployed)
+            if ran.stated and ran.drafts is Drafts.NONE:
+                found.append(ScoredPoint(point, deployed, simulated=figures(deployed, constants)))
+        except NotPredictedError:
+            continue
+    return found
+
 
 def measured_latencies(points: Iterable[ScoredPoint]) -> list[MeasuredLatency]:
-    """Points with both times, simulated without drafted tokens."""
+    """Points with both times."""
     found = []
     for point in points:
         said, outcome, deployed = point.simulated, point.measured.outcome, point.deployed
@@ -66,6 +110,10 @@ class Laws:
 
     ttft: LatencyLaw
     tpot: LatencyLaw
+
+    def of(self, time: Time) -> LatencyLaw:
+        """Return the law of one of the times."""
+        return self.ttft if time is Time.TTFT else self.tpot
 
 
 def fitted_laws(points: Sequence[MeasuredLatency], *, pools: bool) -> dict[str, Laws]:
@@ -98,11 +146,12 @@ def _root_mean_square(values: Sequence[float]) -> float:
 
 
 def by_deployment(points: Iterable[MeasuredLatency]) -> dict[Key, list[MeasuredLatency]]:
-    """Points by what they are left out with."""
+    """Points by what they are left out with, of deployments with FEWEST_POINTS or more: deployments count alike, and one point
+    should not count as much as a hundred."""
     found: dict[Key, list[MeasuredLatency]] = defaultdict(list)
     for point in points:
         found[point.key].append(point)
-    return found
+    return {key: each for key, each in found.items() if len(each) >= FEWEST_POINTS}
 
 
 def laws_left_out(points: Sequence[MeasuredLatency]) -> dict[tuple[Key, bool], Laws]:

@@ -1,4 +1,4 @@
-"""Calibrations of kernels that only serving engines run: fused routed experts, and decode attention over MLA's latent cache."""
+"""Calibrations of kernels that only serving engines run: fused routed experts, and attention of MLA over prompts and caches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.costmodels.calibration.borrowed import borrowed_source
 from meshwright.costmodels.calibration.calibration import calibration_key
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
-from meshwright.costmodels.curves.attention import DecodeCurve
+from meshwright.costmodels.curves.attention import DecodeCurve, PrefillCurve
 from meshwright.costmodels.curves.experts import ExpertCurve
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.hardware.generations import catalogue_source
@@ -25,12 +25,13 @@ NOT_MEASURED = {"median": 0.2, "p95": 0.6}
 @dataclass(frozen=True, slots=True)
 class ServingCalibration:
     """Curves of one device: ``experts`` by weight format, those of an engine's own kernels by engine before that;
-    ``latent_decode`` by format of the cache."""
+    ``latent_decode`` and ``latent_prefill`` by format of the cache."""
 
     key: str
     experts: Mapping[str, Fitted[ExpertCurve]]
     engine_experts: Mapping[str, Mapping[str, Fitted[ExpertCurve]]]
     latent_decode: Mapping[str, Fitted[DecodeCurve]]
+    latent_prefill: Mapping[str, Fitted[PrefillCurve]]
     provenance: Mapping[str, str]
 
 
@@ -66,6 +67,7 @@ def _read(document: Mapping[str, Any]) -> ServingCalibration:
     experts = _curves(document.get("experts", {}))
     engines = {engine: _curves(entries) for engine, entries in document.get("engine_experts", {}).items()}
     latent = {name: read_fitted(entry, DecodeCurve) for name, entry in document.get("latent_decode", {}).items()}
+    prompts = {name: read_fitted(entry, PrefillCurve) for name, entry in document.get("latent_prefill", {}).items()}
     if "base" in document:
         base = serving_calibration(document["base"]["key"])
         error = KernelError(**document["base"]["error"])
@@ -76,7 +78,10 @@ def _read(document: Mapping[str, Any]) -> ServingCalibration:
         latent = {
             name: Fitted(decode.curve._replace(cores=cores), error, base.key) for name, decode in base.latent_decode.items()
         } | latent
-    return ServingCalibration(document["key"], experts, engines, latent, document["provenance"])
+        prompts = {
+            name: Fitted(prefill.curve._replace(cores=cores), error, base.key) for name, prefill in base.latent_prefill.items()
+        } | prompts
+    return ServingCalibration(document["key"], experts, engines, latent, prompts, document["provenance"])
 
 
 def _curves(entries: Mapping[str, Any]) -> dict[str, Fitted[ExpertCurve]]:

@@ -17,7 +17,7 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import AttentionMask, Operator, matmul_shape
 from meshwright.costmodels.model.split_dims import cache_sizes
 from meshwright.costmodels.network.collectives import Collective
-from meshwright.costmodels.serving.latent_attention import LatentCache, latent_decode_s
+from meshwright.costmodels.serving.latent_attention import LatentCache, latent_decode_s, latent_prefill_s
 from meshwright.costmodels.serving.operators import ServedOn, collective_seconds, product_s
 from meshwright.costmodels.units import DType
 
@@ -94,6 +94,16 @@ def prefill_s_per_pair(
     dtype = on.precision.activations
 
     def kernel_s(flops: float | FloatArray, q_tokens: float | FloatArray, kv_tokens: float | FloatArray) -> FloatArray:
+        if expansion is not None:
+            return latent_prefill_s(
+                on.device,
+                on.precision.kv,
+                flops=np.asarray(flops),
+                q_tokens=np.asarray(q_tokens),
+                kv_tokens=np.asarray(kv_tokens),
+                heads=heads.query,
+                width=(heads.key_dim + heads.value_dim) / 2.0,
+            )
         time = attention_forward_s(
             on.device,
             dtype,

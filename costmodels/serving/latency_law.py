@@ -84,25 +84,25 @@ class ServingLaw:
 _BASIS = "{points} measured points of {deployments} deployments, each left out of what it was predicted by"
 
 BOTH_PHASES = ServingLaw(
-    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.267, own_sigma=0.414),
-    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.085, own_sigma=0.105),
-    basis=_BASIS.format(points="1,187", deployments=13),
+    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.198, own_sigma=0.339),
+    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.122, own_sigma=0.126),
+    basis=_BASIS.format(points="1,708", deployments=23),
 )
 """Workers that do both phases: the shared spread is the root mean square of the deployments' mean errors; the own one makes
 nine of ten points, deployments counting alike, stay below what is promised at 0.9 (of the time to first token), or is the
 median spread inside a deployment, which is more (per token). Made by benchmarks/decisions_serving.py."""
 
 POOLS = ServingLaw(
-    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.479, own_sigma=0.733),
-    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.122, own_sigma=0.166),
-    basis=_BASIS.format(points="84", deployments=4),
+    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.339, own_sigma=0.637),
+    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.112, own_sigma=0.142),
+    basis=_BASIS.format(points="183", deployments=7),
 )
 """Prefill and decode pools, by the same rule."""
 
-OUTSIDE_SIGMA_S = 0.049
-"""The spread of the best ``outside_s`` of deployments around their engine's (root mean square of 13)."""
+OUTSIDE_SIGMA_S = 0.048
+"""The spread of the best ``outside_s`` of deployments around their engine's (root mean square of 23)."""
 
-HOST_STEP_SIGMA_S = 1.04e-3
+HOST_STEP_SIGMA_S = 1.64e-3
 """The same of a time per output token: host time of a step beside that of the engine's profile."""
 
 

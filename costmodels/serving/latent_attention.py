@@ -17,7 +17,7 @@ import numpy.typing as npt
 from meshwright.costmodels.calibration.kernels import KernelError
 from meshwright.costmodels.calibration.serving import serving_calibration
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.curves.attention import decodes_s
+from meshwright.costmodels.curves.attention import decodes_s, prefills_s
 from meshwright.costmodels.curves.gemm import Silicon
 from meshwright.costmodels.model.dims import HEADS
 from meshwright.costmodels.model.operators import Operator, OperatorKind
@@ -85,6 +85,34 @@ def latent_decode_s(
     rows = np.stack([flops, ones, tokens, batches, heads * ones, ones, cache.elements / 2.0 * ones], axis=1)
     shape = np.broadcast_shapes(np.shape(batch), np.shape(kv_tokens))
     return np.asarray(decodes_s(rows, fitted.curve, silicon)).reshape(shape)
+
+
+def latent_prefill_s(
+    device: Device,
+    cache_dtype: DType,
+    *,
+    flops: FloatArray,
+    q_tokens: FloatArray,
+    kv_tokens: FloatArray,
+    heads: int,
+    width: float,
+) -> FloatArray:
+    """Seconds of a chunk of a prompt, its keys and values expanded, ``heads`` on the rank; ``width`` is the mean size of a key
+    and a value, and the cache's format decides which kernel runs."""
+    calibration = serving_calibration(device.calibration)
+    fitted = calibration.latent_prefill.get(cache_dtype.value) or calibration.latent_prefill[DType.BF16.value]
+    silicon = Silicon(device.peak(DType.BF16), device.memory_bytes_per_s, DType.BF16.size_bytes)
+    work, queries, keys = np.broadcast_arrays(flops, q_tokens, kv_tokens)
+    ones = np.ones(work.size)
+    columns = (work.ravel(), queries.ravel(), keys.ravel(), ones, heads * ones, heads * ones, width * ones)
+    rows = np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1)
+    return np.asarray(prefills_s(rows, fitted.curve, silicon)).reshape(work.shape)
+
+
+def latent_prefill_error(device: Device, cache_dtype: DType) -> KernelError:
+    """Error of `latent_prefill_s` on held-out rows, or as stated for a device that was not measured."""
+    calibration = serving_calibration(device.calibration)
+    return (calibration.latent_prefill.get(cache_dtype.value) or calibration.latent_prefill[DType.BF16.value]).error
 
 
 def latent_decode_error(device: Device, cache_dtype: DType) -> KernelError:

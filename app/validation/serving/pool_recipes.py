@@ -1,8 +1,9 @@
 """The published launch recipes of prefill and decode pools: how many tokens and sequences the workers of each phase take.
 
 NVIDIA publishes the configurations of DeepSeek-R1 that InferenceX runs on its nodes (github.com/NVIDIA/srt-slurm, recipes/,
-as of August 2026), each for few numbers of clients. Decode workers take no more sequences than they have CUDA graphs for, often
-fewer than there are clients: the others wait for a place, and their first token with them.
+as of August 2026), InferenceX its own (github.com/SemiAnalysisAI/InferenceX, nvidia-master.yaml of December 2025 to February
+2026, and that of gpt-oss), each for few numbers of clients. Decode workers take no more sequences than they have CUDA graphs
+for, often fewer than there are clients: the others wait for a place, and their first token with them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,6 @@ from meshwright.app.validation.serving.degrees import Workers
 from meshwright.app.validation.serving.recipes import Load, Source
 
 _TABLE = Path(__file__).with_name("pool_recipes.csv")
-
-_MODEL = "deepseek-v3"
-"""The model of all recipes, by its name in the catalogue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +38,13 @@ _Key = tuple[str, ...]
 
 
 def published_limits(load: Load, prefill: Workers, decode: Workers, *, has_drafts: bool) -> PoolLimits:
-    """Return the limits of the one recipe that a row of InferenceX fits: same node, precision, lengths, clients, workers and
-    drafts; no limits where none or several differing ones do."""
-    if load.source is not Source.INFERENCEX or load.model != _MODEL:
+    """Return the limits of the one recipe that a row of InferenceX fits: same model, node, precision, lengths, clients,
+    workers and drafts; no limits where none or several differing ones do."""
+    if load.source is not Source.INFERENCEX:
         return NO_LIMITS
     asked = (
         load.engine.value,
+        load.model,
         load.node,
         load.precision.value,
         load.prompt_tokens,
@@ -71,6 +70,6 @@ def _recipes() -> Mapping[_Key, frozenset[PoolLimits]]:
             workers = (row["prefill_workers"], row["prefill_devices"], row["decode_workers"], row["decode_devices"])
             limits = PoolLimits(**{each.name: int(row[each.name]) if row[each.name] else None for each in fields(PoolLimits)})
             for clients in row["clients"].split():
-                key = (row["engine"], row["node"], row["precision"], *lengths, clients, *workers)
+                key = (row["engine"], row["model"], row["node"], row["precision"], *lengths, clients, *workers)
                 found.setdefault((*key, row["attention_apart"], str(row["drafts"] != "0")), set()).add(limits)
     return {key: frozenset(limits) for key, limits in found.items()}

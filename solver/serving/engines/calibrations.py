@@ -20,7 +20,12 @@ from meshwright.costmodels.network.collectives import collective_error
 from meshwright.costmodels.serving.attention import decode_s, prefill_s_per_pair
 from meshwright.costmodels.serving.experts import expert_curve, routed_experts_s
 from meshwright.costmodels.serving.latency_law import learned_latencies
-from meshwright.costmodels.serving.latent_attention import latent_cache, latent_decode_error, latent_expansion
+from meshwright.costmodels.serving.latent_attention import (
+    latent_cache,
+    latent_decode_error,
+    latent_expansion,
+    latent_prefill_error,
+)
 from meshwright.costmodels.serving.operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s
 from meshwright.costmodels.serving.stage_ranks import stage_ranks
 from meshwright.solver.answer.network_use import networks_used
@@ -163,11 +168,11 @@ def _attention(
     head_dim = on.dims[operator.inputs[0].dims[-1]]
     if point.phase is Phase.PROMPT:
         dtype = on.precision.activations
-        query = np.array([max(1.0, point.tokens)])
-        per_pair, fixed_s = prefill_s_per_pair(
-            operator, on, expansion=latent_expansion(operators), query=query, prefix=np.zeros(1)
-        )
+        query, expansion = np.array([max(1.0, point.tokens)]), latent_expansion(operators)
+        per_pair, fixed_s = prefill_s_per_pair(operator, on, expansion=expansion, query=query, prefix=np.zeros(1))
         seconds = fixed_s + float(per_pair[0, 0]) * point.tokens * (point.tokens + 1.0) / 2.0
+        if expansion is not None:
+            return f"latent_prefill/{on.precision.kv.value}", latent_prefill_error(on.device, on.precision.kv), seconds
         error = kernel_error(on.device, dtype, KernelKind.PREFILL_ATTENTION, head_dim=head_dim)
         return f"{KernelKind.PREFILL_ATTENTION.value}/{dtype.value}", error, seconds
     latent = latent_cache(operators, on.dims)

@@ -15,7 +15,7 @@ from meshwright.costmodels.model.expert_routing import BALANCED, BalancedRouting
 from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
-from meshwright.costmodels.serving.latent_attention import latent_cache
+from meshwright.costmodels.serving.latent_attention import latent_cache, latent_prefill_s
 from meshwright.costmodels.serving.memory import CacheBytes, block_memory
 from meshwright.costmodels.serving.operators import ServedOn, fused_products
 from meshwright.costmodels.serving.precision import Quantised, ServingPrecision
@@ -63,6 +63,16 @@ def test_latent_decoding_reads_the_latents_once_for_all_heads() -> None:
     served = on(graph, RankGrid(tp=8))
     read_s = 64 * 16384 * 576 * 2 / served.device.memory_bytes_per_s
     assert read_s < times(graph, "layer_moe", served).decode_s[64, -1] < 1.4 * read_s
+
+
+@pytest.mark.parametrize(("node", "cache", "measured_s"), [("dgx-b200", DType.FP8, 1975e-6), ("dgx-h200", DType.BF16, 4816e-6)])
+def test_prompts_of_latent_attention_take_as_long_as_measured(node: str, cache: DType, measured_s: float) -> None:
+    """A prompt of 8,192 tokens over 128 heads, a row of the measured tables."""
+    device, tokens = node_type(node).device, np.array([8192.0])
+    pairs = tokens * (tokens + 1.0) / 2.0
+    flops = 2.0 * 128 * (192 + 128) * pairs
+    seconds = latent_prefill_s(device, cache, flops=flops, q_tokens=tokens, kv_tokens=tokens, heads=128, width=160.0)
+    assert float(seconds[0]) == pytest.approx(measured_s, rel=0.1)
 
 
 def test_experts_of_a_batch_are_read_not_all() -> None:

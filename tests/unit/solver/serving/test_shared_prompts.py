@@ -47,7 +47,7 @@ def asked(
     *, search: Search = POOLS, model_name: str = "llama-3.1-8b", objective: Objective = Objective.DEVICES
 ) -> ServingRequest:
     return serving_request(
-        rate=0.7, prompt=16000, output=100, ttft_ms=650.0, tpot_ms=15.0, search=search, model_name=model_name,
+        rate=0.7, prompt=16000, output=100, ttft_ms=730.0, tpot_ms=15.0, search=search, model_name=model_name,
         objective=objective, on=cluster(per_node=4),
     )  # fmt: skip
 
