@@ -93,8 +93,8 @@ nine of ten points, deployments counting alike, stay below what is promised at 0
 median spread inside a deployment, which is more (per token). Made by benchmarks/decisions_serving.py."""
 
 POOLS = ServingLaw(
-    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.339, own_sigma=0.637),
-    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.112, own_sigma=0.142),
+    ttft=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.327, own_sigma=0.575),
+    tpot=LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.113, own_sigma=0.141),
     basis=_BASIS.format(points="183", deployments=7),
 )
 """Prefill and decode pools, by the same rule."""
