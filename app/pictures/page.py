@@ -21,7 +21,7 @@ from meshwright.solver.problem.request import PlanRequest, ServingRequest
 MOST_STAGES = 64
 """Stages of the table; the plan document has all."""
 
-_STYLE = """
+STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem;color:#1f2328;background:#fff}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.scroll{overflow-x:auto}
@@ -33,6 +33,17 @@ pre{overflow-x:auto;padding:.7rem;background:#8882}.wide svg{min-width:640px}
 
 def plan_page(answered: AnsweredRequest) -> str:
     """Return the page of a plan, or of the reason why there is none."""
+    name = html_text(answered.plan.model or answered.request.model.name)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Plan: '
+        f'{name}</title><meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        f"<style>{STYLE}</style></head><body><main>\n{plan_article(answered)}</main></body></html>\n"
+    )
+
+
+def plan_article(answered: AnsweredRequest) -> str:
+    """Return what the page of a plan shows, as HTML without a frame."""
     plan, request = answered.plan, answered.request
     name = html_text(plan.model or request.model.name)
     parts = [f"<h1>{name} on {counted(plan.devices or request.cluster.n_devices, 'device')}: {html_text(_headline(plan))}</h1>"]
@@ -43,12 +54,7 @@ def plan_page(answered: AnsweredRequest) -> str:
     if plan.feasible:
         parts += _of_plan(answered)
     parts.append(_list(plan.notes))
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Plan: '
-        f'{name}</title><meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<style>{_STYLE}</style></head><body><main>\n{''.join(parts)}</main></body></html>\n"
-    )
+    return "".join(parts)
 
 
 def _headline(plan: Plan) -> str:

@@ -35,9 +35,13 @@ class RequestGate:
     def __init__(self, authenticator: Authenticator, callers: RateLimiter | None, strangers: RateLimiter | None):
         self._authenticator, self._callers, self._strangers = authenticator, callers, strangers
 
-    async def admit(self, request: Request) -> Principal:
-        """The caller of a request; raises AuthenticationError, RateLimitedError, StoreError or IssuerUnavailableError."""
-        shown, peer = request.headers.get("authorization"), request.client.host if request.client else ""
+    async def admit(self, request: Request, shown: str | None = None) -> Principal:
+        """The caller of a request; raises AuthenticationError, RateLimitedError, StoreError or IssuerUnavailableError.
+
+        ``shown`` is what the caller shows where that is not in the header: the key of a page's cookie.
+        """
+        shown = shown or request.headers.get("authorization")
+        peer = request.client.host if request.client else ""
         if self._strangers is not None and is_token(shown):
             # Verifying a token is work, and may make the issuer be asked.
             await _turn_away(self._strangers.check, peer)

@@ -18,11 +18,9 @@ def model_of_words(text: str) -> dict[str, str]:
     """Return the ``model`` of a request for a model as it was typed; raises ModelError with the nearest name."""
     from meshwright.app.catalog import model_names
 
-    catalogue = {name.casefold(): name for name in model_names()}
-    if text.casefold() in catalogue:
-        return {"catalog": catalogue[text.casefold()]}
-    if catalogue_name_of(text) is not None:
-        return {"huggingface": id_as_written(text)}
+    named = _of_catalogue(text)
+    if named is not None:
+        return named
     if _exists(text):
         return {"graph" if _is_graph(Path(text)) else "huggingface": text}
     if is_model_id(text):
@@ -31,8 +29,39 @@ def model_of_words(text: str) -> dict[str, str]:
         "there is no such model, folder or file",
         given=text,
         allowed="a name of the catalogue, an id of the Hugging Face Hub (ORG/NAME), a checkpoint's folder, a config.json",
-        remedy=did_you_mean(text, (*catalogue.values(), *CATALOGUE_NAMES), otherwise=f"choose one of {', '.join(catalogue)}"),
+        remedy=did_you_mean(text, _known_names(), otherwise=f"choose one of {', '.join(model_names())}"),
     )
+
+
+def model_of_catalogue(text: str) -> dict[str, str]:
+    """Return the ``model`` of a request for a model that needs no file of this machine: what a stranger may name.
+
+    Raises ModelError with the nearest name.
+    """
+    named = _of_catalogue(text)
+    if named is None:
+        raise ModelError(
+            "the catalogue has no such model",
+            given=text,
+            allowed="a name of the catalogue, or an id of the Hugging Face Hub that it knows",
+            remedy=did_you_mean(text, _known_names(), otherwise="choose one of those, or send a whole request to the API"),
+        )
+    return named
+
+
+def _of_catalogue(text: str) -> dict[str, str] | None:
+    from meshwright.app.catalog import model_names
+
+    catalogue = {name.casefold(): name for name in model_names()}
+    if text.casefold() in catalogue:
+        return {"catalog": catalogue[text.casefold()]}
+    return None if catalogue_name_of(text) is None else {"huggingface": id_as_written(text)}
+
+
+def _known_names() -> tuple[str, ...]:
+    from meshwright.app.catalog import model_names
+
+    return (*model_names(), *CATALOGUE_NAMES)
 
 
 def looks_like_a_model(text: str) -> bool:

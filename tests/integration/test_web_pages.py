@@ -1,0 +1,174 @@
+"""The pages of the service as a browser meets them: plans, the builder, the sign-in, and what they refuse."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+
+from meshwright.app.db.engine import open_engine
+from meshwright.app.quoting import HIDDEN
+from meshwright.app.rest.pages.routes import COOKIE, MAX_FORM_BYTES
+from meshwright.app.security.keeping import KeyWish, create_key
+from meshwright.app.security.key_repository import KeyRepository
+from meshwright.app.security.principal import Scope
+from meshwright.app.settings import Auth, Settings
+from tests.attacks.names import PIECES
+from tests.support.fakes import FakeSolver
+from tests.support.requests_given import training
+from tests.support.service import running_service
+
+TRAINING = {"task": "train", "model": "llama-3.1-8b", "gpus": "8xH100", "batch": "128", "seq": "8192"}
+
+
+@pytest.fixture
+def guarded(settings: Settings) -> Iterator[tuple[httpx.Client, Settings]]:
+    required = replace(settings, auth=Auth.REQUIRED, max_failed_auths_per_s=1000)
+    with running_service(required, FakeSolver()) as client:
+        yield client, required
+
+
+def key_of(settings: Settings, *scopes: Scope, tenant: str = "acme") -> str:
+    return create_key(KeyRepository(open_engine(settings.database_url)), KeyWish(tenant, "test", frozenset(scopes))).text
+
+
+class Page(HTMLParser):
+    """The tags, the names of attributes and the addresses that a browser would see."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags, self.attributes = Counter[str](), set[str]()
+        self.places: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Count a tag."""
+        self.tags[tag] += 1
+        self.attributes |= {name for name, _ in attrs}
+        self.places += [value or "" for name, value in attrs if name in ("href", "src", "action")]
+
+
+def safe(answer: httpx.Response, status: int = 200) -> str:
+    """The text of a page, its headers checked: no script, nothing from elsewhere."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'") and "script-src" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    page = Page(answer.text)
+    assert not page.tags["script"] and all(place.startswith("/") for place in page.places), page.places
+    return answer.text
+
+
+def test_a_plan_is_listed_and_shown(client: httpx.Client) -> None:
+    assert "There is no such plan" in safe(client.get("/"))
+    digest = client.post("/v1/plans", json=training()).json()["digest"]
+    assert f'href="/plans/{digest}"' in safe(client.get("/"))
+    assert digest not in safe(client.get("/", params={"model": "another"}))
+    shown = safe(client.get(f"/plans/{digest}"))
+    assert "tokens/s" in shown and "<svg" in shown
+    assert client.get(f"/plans/{digest}/document").content == client.get(f"/v1/plans/{digest}").content
+    assert client.get(f"/plans/{digest}/page").headers["content-disposition"].startswith("attachment")
+
+
+def test_the_builder_leads_to_the_plan(client: httpx.Client) -> None:
+    assert 'name="gpus"' in safe(client.get("/new"))
+    first = client.post("/new", data=TRAINING)
+    assert first.status_code == 303 and first.headers["location"].startswith("/jobs/")
+    job = first.headers["location"].removeprefix("/jobs/")
+    assert job in {each["id"] for each in client.get("/v1/jobs").json()["jobs"]}
+    # The same words again, once the plan is there: a wait of the API is over when it is.
+    body = {"catalog": "llama-3.1-8b"}
+    planned = client.post("/v1/plans", json=training(model=body, cluster="8xH100"))
+    assert planned.status_code in (200, 201)
+    again = client.get(f"/jobs/{job}")
+    assert again.status_code == 303 and again.headers["location"].startswith("/plans/")
+    assert "tokens/s" in safe(client.get(again.headers["location"]))
+    assert client.post("/new", data=TRAINING).headers["location"] == again.headers["location"]
+
+
+def test_a_form_that_says_too_little_comes_back_with_what_is_missing(client: httpx.Client) -> None:
+    text = safe(client.post("/new", data={"task": "serve", "model": "Qwen/Qwen3-9B", "gpus": "8xH100"}), 422)
+    assert "Qwen/Qwen3-8B" in text and 'value="8xH100"' in text
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "./config.json", "/dev/zero"])
+def test_no_file_of_the_service_can_be_named(client: httpx.Client, path: str) -> None:
+    text = safe(client.post("/new", data=TRAINING | {"model": path}), 422)
+    assert "the catalogue has no such model" in text
+
+
+def test_hostile_words_are_shown_as_text(client: httpx.Client) -> None:
+    markup = ('"><img src=x onerror=alert(1)>', "</p><h1>owned</h1>", "' autofocus onfocus='alert(1)")
+    usual = Page(safe(client.get("/new"))).tags
+    for piece in (*PIECES, *markup):
+        name = piece.encode("utf-8", "replace").decode()
+        text = safe(client.post("/new", data=TRAINING | {"model": f"x{name}", "gpus": f"8x{name}"}), 422)
+        page = Page(text)
+        assert page.tags - usual == Counter(p=1) and not any(each.startswith("on") for each in page.attributes)
+        assert not HIDDEN.search(text.replace("\n", ""))
+
+
+def test_what_is_not_there_is_said_in_a_page(client: httpx.Client) -> None:
+    assert 'role="alert"' in safe(client.get(f"/plans/sha256:{0:064}"), 404)
+    assert 'role="alert"' in safe(client.get("/jobs/nothing"), 404)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "https://elsewhere.example"},
+        {"origin": "null"},
+    ],
+)
+def test_forms_of_other_sites_are_refused(client: httpx.Client, said: dict[str, str]) -> None:
+    for path in ("/new", "/sign-in", "/sign-out"):
+        safe(client.post(path, data=TRAINING, headers=said), 403)
+
+
+def test_large_forms_are_refused(client: httpx.Client) -> None:
+    safe(client.post("/new", data={"model": "x" * MAX_FORM_BYTES}), 413)
+    safe(client.post("/new", content=b"&".join(b"a%d=1" % i for i in range(100))), 413)
+
+
+def test_who_has_no_key_is_led_to_the_sign_in(guarded: tuple[httpx.Client, Settings]) -> None:
+    client, _ = guarded
+    for path in ("/", "/new", "/plans/sha256:00", "/jobs/nothing", "/plans/sha256:00/document"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
+    assert 'type="password"' in safe(client.get("/sign-in"))
+    safe(client.post("/sign-in", data={"key": "mwk_wrong"}), 401)
+    safe(client.post("/sign-in", data={}), 401)
+    assert COOKIE not in client.cookies
+
+
+def test_a_sign_in_keeps_the_key_where_no_script_reads_it(guarded: tuple[httpx.Client, Settings]) -> None:
+    client, settings = guarded
+    answer = client.post("/sign-in", data={"key": key_of(settings, Scope.PLANS_READ)})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie and "max-age" not in cookie
+    assert "Sign out" in safe(client.get("/"))
+    # A key that may not plan sees no builder; the API takes no cookie.
+    safe(client.get("/new"), 403)
+    assert client.get("/v1/plans").status_code == 401
+    client.post("/sign-out")
+    client.cookies.clear()
+    assert client.get("/").status_code == 303
+
+
+def test_tenants_see_their_own_plans(guarded: tuple[httpx.Client, Settings]) -> None:
+    client, settings = guarded
+    both = (Scope.PLANS_READ, Scope.PLANS_WRITE)
+    mine = {"authorization": f"Bearer {key_of(settings, *both)}"}
+    other = {"authorization": f"Bearer {key_of(settings, *both, tenant='other')}"}
+    digest = client.post("/v1/plans", json=training(), headers=mine).json()["digest"]
+    assert digest in safe(client.get("/", headers=mine))
+    assert digest not in safe(client.get("/", headers=other))
+    safe(client.get(f"/plans/{digest}", headers=other), 404)
