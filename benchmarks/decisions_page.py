@@ -67,7 +67,7 @@ def decisions_page(
 
 
 AIMS = (("found after 2", 2, 0.02), ("found after 3", 3, 0.01), ("found after 5", 5, 0.003))
-"""The most that the best plan found may be slower after so many trials, by the tracker."""
+"""The most that the best plan found may be slower after so many trials, as this project aims at."""
 
 
 def _targets(results: Mapping[str, Result]) -> str:

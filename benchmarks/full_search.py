@@ -41,7 +41,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """The searches of the issue's list."""
+    """Searches of large models, each with the processor time that it is to stay under."""
     yield Case("Llama-3.1-405B, 16,384 H100", request(model("llama-3.1-405b"), [("dgx-h100", 2048)], 2048, 8192), 30.0)
     yield Case("DeepSeek-V3, 2,048 H800", deepseek_request(), 60.0)
     yield Case("GPT-3 175B, 1,024 A100", request(model("gpt3-175b"), [("dgx-a100", 128)], 1536, 2048), 15.0)

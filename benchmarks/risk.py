@@ -28,7 +28,7 @@ from tests.unit.solver.training.full_space import full_request
 
 EXAMPLES = Path("examples")
 MOST_LOST = 0.025
-"""Predicted time that the sixteen may lose on average: the aim of the tracker."""
+"""Predicted time that the sixteen may lose on average: an aim of this project."""
 
 
 @dataclass(frozen=True, slots=True)
