@@ -294,7 +294,7 @@ CHOICE = Addition(
                     "    offload_optimizer: Annotated[\n",
                     "    standin: Annotated[\n"
                     "        tuple[PositiveInt, ...],\n"
-                    '        _of_stages("standin", "standin", launched=Launched.BY_NONE, closed=(1,)),\n'
+                    '        of_stages("standin", "standin", launched=Launched.BY_NONE, closed=(1,)),\n'
                     "    ] = ()\n"
                     "    offload_optimizer: Annotated[\n",
                 )

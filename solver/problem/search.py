@@ -1,13 +1,10 @@
-"""The search of a request: each choice declared once, with all that its consumers need to know of it.
-
-One module, because whoever adds a choice should find all of them in one table.
-"""
+"""The search of a request: each choice declared once, with all that its consumers need to know of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Interval, Len
 
@@ -22,7 +19,6 @@ from meshwright.solver.problem.choice import (
     EVERY_FORM,
     SERVING,
     TRAINING,
-    Choice,
     Entry,
     Form,
     Launched,
@@ -49,6 +45,7 @@ from meshwright.solver.problem.choices import (
     System,
     TpOverlap,
 )
+from meshwright.solver.problem.kinds_of_choices import degree, of_stages, opening, restriction, setting
 
 MAX_TIME_LIMIT_S = 86_400.0
 DEFAULT_MEMORY_LIMIT_BYTES = 2 * 2**30
@@ -57,83 +54,6 @@ DEFAULT_MEMORY_LIMIT_BYTES = 2 * 2**30
 MAX_MEMORY_LIMIT_BYTES = 2**50
 MAX_SEED = 2**53 - 1
 """The highest whole number up to which doubles, and with them JSON readers, are exact."""
-
-
-def _setting(word: str, forms: frozenset[Form] = EVERY_FORM, *, said: Said, at_most: float | None = None) -> Choice:
-    """Return the choice of a field that decides which plans compete and for how long, but stands in none of them."""
-    return Choice(
-        word=word,
-        forms=forms,
-        launched=Launched.NOT_OF_A_PLAN,
-        place=None,
-        unnamed=Unnamed.DEFAULT,
-        published=Published.AS_ASKED,
-        said=said,
-        lock=Lock.NOT_OF_A_PLAN,
-        at_most=at_most,
-    )
-
-
-def _restriction(
-    word: str,
-    place: Place,
-    *,
-    forms: frozenset[Form] = TRAINING,
-    launched: Launched,
-    published: Published | tuple[Any, ...],
-    lock: Lock,
-    unnamed: Unnamed = Unnamed.ANY,
-) -> Choice:
-    """Return the choice of a field that lists the values which a plan may have."""
-    return Choice(
-        word=word,
-        forms=forms,
-        launched=launched,
-        place=place,
-        unnamed=unnamed,
-        published=published,
-        said=Said.LISTED,
-        lock=lock,
-        at_most=None,
-    )
-
-
-def _degree(
-    word: str,
-    forms: frozenset[Form],
-    *,
-    launched: Launched,
-    published: Published | tuple[Any, ...] = Published.AS_ASKED,
-    lock: Lock = Lock.AXES,
-    unnamed: Unnamed = Unnamed.ANY,
-) -> Choice:
-    """Return the choice of a mesh axis."""
-    place = Place(Part.AXES, word)
-    return _restriction(word, place, forms=forms, launched=launched, published=published, lock=lock, unnamed=unnamed)
-
-
-def _of_stages(word: str, path: str, *, launched: Launched, closed: tuple[Any, ...], lock: Lock = Lock.CHOICES) -> Choice:
-    """Return the choice of something of stages that has its default alone unless a request names it, as for all published
-    planners, whose values are ``closed``."""
-    place = Place(Part.STAGES, path)
-    return _restriction(word, place, launched=launched, published=closed, lock=lock, unnamed=Unnamed.DEFAULT)
-
-
-def _opening(
-    word: str, forms: frozenset[Form], place: Place, *, launched: Launched, lock: Lock, at_most: float | None = None
-) -> Choice:
-    """Return the choice of a field that opens a form, or an order of devices, which is not searched unless asked for."""
-    return Choice(
-        word=word,
-        forms=forms,
-        launched=launched,
-        place=place,
-        unnamed=Unnamed.DEFAULT,
-        published=Published.AS_ASKED,
-        said=Said.BY_FORM,
-        lock=lock,
-        at_most=at_most,
-    )
 
 
 _IN_ONE_PIPELINE = frozenset({Form.UNIFORM, Form.STAGEWISE})
@@ -183,38 +103,38 @@ class Search:
 
     __pydantic_config__ = STRICT_RECORD
 
-    space: Annotated[Space, _setting("space", said=Said.BY_FORM)] = Space.LAUNCHABLE
-    launcher: Annotated[Launcher, _setting("launcher", said=Said.BY_FORM)] = DEFAULT_LAUNCHER
-    engine: Annotated[ServingEngine, _setting("engine", SERVING, said=Said.BY_FORM)] = ServingEngine.VLLM
-    dp: Annotated[tuple[PositiveInt, ...], _degree("dp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
-    tp: Annotated[tuple[PositiveInt, ...], _degree("tp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
-    pp: Annotated[tuple[PositiveInt, ...], _degree("pp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
+    space: Annotated[Space, setting("space", said=Said.BY_FORM)] = Space.LAUNCHABLE
+    launcher: Annotated[Launcher, setting("launcher", said=Said.BY_FORM)] = DEFAULT_LAUNCHER
+    engine: Annotated[ServingEngine, setting("engine", SERVING, said=Said.BY_FORM)] = ServingEngine.VLLM
+    dp: Annotated[tuple[PositiveInt, ...], degree("dp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
+    tp: Annotated[tuple[PositiveInt, ...], degree("tp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
+    pp: Annotated[tuple[PositiveInt, ...], degree("pp", EVERY_FORM, launched=Launched.BY_EVERY)] = ()
     cp: Annotated[
         tuple[PositiveInt, ...],
-        _degree("cp", EVERY_FORM, launched=Launched.BY_RULES, published=(1,)),
+        degree("cp", EVERY_FORM, launched=Launched.BY_RULES, published=(1,)),
     ] = ()
-    ep: Annotated[tuple[PositiveInt, ...], _degree("ep", EVERY_FORM, launched=Launched.BY_RULES, published=(1,))] = ()
+    ep: Annotated[tuple[PositiveInt, ...], degree("ep", EVERY_FORM, launched=Launched.BY_RULES, published=(1,))] = ()
     # With a published planner, `solver.training.space.candidates` lets tp ranks share an expert alone.
     etp: Annotated[
         tuple[PositiveInt, ...],
-        _degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT, lock=Lock.CHOICES),
+        degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT, lock=Lock.CHOICES),
     ] = ()
     ulysses: Annotated[
-        tuple[PositiveInt, ...], _degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,), lock=Lock.CHOICES)
+        tuple[PositiveInt, ...], degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,), lock=Lock.CHOICES)
     ] = ()
     attention_dp: Annotated[
-        tuple[PositiveInt, ...], _degree("attention_dp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)
+        tuple[PositiveInt, ...], degree("attention_dp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)
     ] = ()
-    kvp: Annotated[tuple[PositiveInt, ...], _degree("kvp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)] = ()
+    kvp: Annotated[tuple[PositiveInt, ...], degree("kvp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)] = ()
     modes: Annotated[
         tuple[ServingMode, ...],
         Len(1),
-        _opening("modes", SERVING, Place(Part.FORM), launched=Launched.BY_RULES, lock=Lock.PREFILL),
+        opening("modes", SERVING, Place(Part.FORM), launched=Launched.BY_RULES, lock=Lock.PREFILL),
     ] = (ServingMode.AGGREGATED,)
     worker_kinds: Annotated[
         int,
         Interval(ge=1, le=4),
-        _opening(
+        opening(
             "worker_kinds",
             frozenset({Form.KINDS}),
             Place(Part.FORM),
@@ -224,7 +144,7 @@ class Search:
     ] = 1
     microbatch: Annotated[
         tuple[PositiveInt, ...],
-        _restriction(
+        restriction(
             "microbatch",
             Place(Part.PIPELINES, "microbatch.size"),
             launched=Launched.BY_EVERY,
@@ -234,7 +154,7 @@ class Search:
     ] = ()
     recompute: Annotated[
         tuple[Recompute, ...],
-        _restriction(
+        restriction(
             "recompute",
             Place(Part.STAGES, "recompute"),
             launched=Launched.BY_EVERY,
@@ -245,7 +165,7 @@ class Search:
     # With a published planner, `solver.training.space.candidates` lets a stage recompute all of its layers or none.
     recompute_layers: Annotated[
         tuple[PositiveInt, ...],
-        _restriction(
+        restriction(
             "recompute_layers",
             Place(Part.STAGES, "recompute_layers"),
             launched=Launched.BY_RULES,
@@ -255,7 +175,7 @@ class Search:
     ] = ()
     zero_stages: Annotated[
         tuple[NonNegativeInt, ...],
-        _restriction(
+        restriction(
             "zero_stage",
             Place(Part.STAGES, "zero_stage"),
             launched=Launched.BY_EVERY,
@@ -266,7 +186,7 @@ class Search:
     # With a published planner, `solver.training.space.state_places` shards among all of dp x cp alone.
     shard_ranks: Annotated[
         tuple[PositiveInt, ...],
-        _restriction(
+        restriction(
             "shard_ranks",
             Place(Part.STAGES, "shard_ranks"),
             launched=Launched.BY_RULES,
@@ -276,7 +196,7 @@ class Search:
     ] = ()
     optimizers: Annotated[
         tuple[Optimizer, ...],
-        _restriction(
+        restriction(
             "optimizer",
             Place(Part.PLACEMENT, "optimizer"),
             launched=Launched.BY_RULES,
@@ -287,27 +207,27 @@ class Search:
     ] = ()
     gradients: Annotated[
         tuple[Gradients, ...],
-        _of_stages("gradients", "gradients", launched=Launched.BY_NONE, closed=(Gradients.KEPT,)),
+        of_stages("gradients", "gradients", launched=Launched.BY_NONE, closed=(Gradients.KEPT,)),
     ] = ()
     offload_optimizer: Annotated[
         tuple[Fraction, ...],
-        _of_stages("offload.optimizer", "offload.optimizer", launched=Launched.BY_RULES, closed=(0.0,)),
+        of_stages("offload.optimizer", "offload.optimizer", launched=Launched.BY_RULES, closed=(0.0,)),
     ] = ()
     offload_activations: Annotated[
         tuple[Fraction, ...],
-        _of_stages("offload.activations", "offload.activations", launched=Launched.BY_NONE, closed=(0.0,)),
+        of_stages("offload.activations", "offload.activations", launched=Launched.BY_NONE, closed=(0.0,)),
     ] = ()
     offload_weights: Annotated[
         tuple[Fraction, ...],
-        _of_stages("offload.weights", "offload.weights", launched=Launched.BY_RULES, closed=(0.0,)),
+        of_stages("offload.weights", "offload.weights", launched=Launched.BY_RULES, closed=(0.0,)),
     ] = ()
     offload_gradients: Annotated[
         tuple[Fraction, ...],
-        _of_stages("offload.gradients", "offload.gradients", launched=Launched.BY_RULES, closed=(0.0,)),
+        of_stages("offload.gradients", "offload.gradients", launched=Launched.BY_RULES, closed=(0.0,)),
     ] = ()
     offload_optimizer_to: Annotated[
         tuple[Tier, ...],
-        _of_stages(
+        of_stages(
             "offload.optimizer_to",
             "offload.optimizer_to",
             launched=Launched.BY_RULES,
@@ -316,11 +236,11 @@ class Search:
     ] = ()
     offload_weights_to: Annotated[
         tuple[Tier, ...],
-        _of_stages("offload.weights_to", "offload.weights_to", launched=Launched.BY_RULES, closed=(Tier.HOST,)),
+        of_stages("offload.weights_to", "offload.weights_to", launched=Launched.BY_RULES, closed=(Tier.HOST,)),
     ] = ()
     tp_overlap: Annotated[
         tuple[TpOverlap, ...],
-        _restriction(
+        restriction(
             "tp_overlap",
             Place(Part.PIPELINES, "tp_overlap"),
             launched=Launched.BY_RULES,
@@ -331,7 +251,7 @@ class Search:
     ] = ()
     schedules: Annotated[
         tuple[Schedule, ...],
-        _restriction(
+        restriction(
             "schedule",
             Place(Part.PIPELINES, "schedule"),
             launched=Launched.BY_EVERY,
@@ -341,7 +261,7 @@ class Search:
     ] = ()
     virtual_stages: Annotated[
         tuple[PositiveInt, ...],
-        _restriction(
+        restriction(
             "virtual_stages",
             Place(Part.STAGES, "chunk_layers", counted=True),
             launched=Launched.BY_RULES,
@@ -351,7 +271,7 @@ class Search:
     ] = ()
     token_slices: Annotated[
         tuple[PositiveInt, ...],
-        _restriction(
+        restriction(
             "token_slices",
             Place(Part.PIPELINES, "token_slices", counted=True),
             launched=Launched.BY_NONE,
@@ -362,7 +282,7 @@ class Search:
     ] = ()
     rank_order: Annotated[
         tuple[RankOrder, ...],
-        _restriction(
+        restriction(
             "rank_order",
             Place(Part.PIPELINES, "rank_order"),
             launched=Launched.BY_RULES,
@@ -371,11 +291,11 @@ class Search:
             unnamed=Unnamed.DEFAULT,
         ),
     ] = ()
-    system: Annotated[System | None, _setting("system", TRAINING, said=Said.BY_FORM)] = None
-    frontier: Annotated[FrontierScope, _setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED
+    system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None
+    frontier: Annotated[FrontierScope, setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED
     group_order: Annotated[
         GroupOrder,
-        _opening(
+        opening(
             "group_order",
             _IN_ONE_PIPELINE,
             Place(Part.PLACEMENT, "group_order"),
@@ -385,7 +305,7 @@ class Search:
     ] = GroupOrder.GIVEN
     idle_groups: Annotated[
         tuple[Name, ...],
-        _opening(
+        opening(
             "idle_devices",
             _IN_ONE_PIPELINE,
             Place(Part.PLACEMENT, "idle_devices"),
@@ -395,23 +315,21 @@ class Search:
     ] = ()
     batch_shares: Annotated[
         BatchShares,
-        _opening("batch_shares", frozenset({Form.BY_GROUP}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.GROUPS),
+        opening("batch_shares", frozenset({Form.BY_GROUP}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.GROUPS),
     ] = BatchShares.EVEN
     stage_degrees: Annotated[
         StageDegrees,
-        _opening("stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.STAGES),
+        opening("stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.STAGES),
     ] = StageDegrees.SAME
-    risk: Annotated[Risk, _setting("risk", TRAINING, said=Said.BY_FORM)] = DEFAULT_RISK
-    price_risk: Annotated[Risk | None, _setting("price_risk", TRAINING, said=Said.NOT_OF_THE_SPACE)] = None
-    max_candidates: Annotated[PositiveInt | None, _setting("max_candidates", said=Said.NOT_OF_THE_SPACE)] = None
-    time_limit_s: Annotated[PositiveFloat, _setting("time_limit_s", said=Said.NOT_OF_THE_SPACE, at_most=MAX_TIME_LIMIT_S)] = (
-        60.0
-    )
+    risk: Annotated[Risk, setting("risk", TRAINING, said=Said.BY_FORM)] = DEFAULT_RISK
+    price_risk: Annotated[Risk | None, setting("price_risk", TRAINING, said=Said.NOT_OF_THE_SPACE)] = None
+    max_candidates: Annotated[PositiveInt | None, setting("max_candidates", said=Said.NOT_OF_THE_SPACE)] = None
+    time_limit_s: Annotated[PositiveFloat, setting("time_limit_s", said=Said.NOT_OF_THE_SPACE, at_most=MAX_TIME_LIMIT_S)] = 60.0
     memory_limit_bytes: Annotated[
         PositiveInt | None,
-        _setting("memory_limit_bytes", said=Said.NOT_OF_THE_SPACE, at_most=MAX_MEMORY_LIMIT_BYTES),
+        setting("memory_limit_bytes", said=Said.NOT_OF_THE_SPACE, at_most=MAX_MEMORY_LIMIT_BYTES),
     ] = None
-    seed: Annotated[NonNegativeInt, _setting("seed", said=Said.NOT_OF_THE_SPACE, at_most=MAX_SEED)] = 0
+    seed: Annotated[NonNegativeInt, setting("seed", said=Said.NOT_OF_THE_SPACE, at_most=MAX_SEED)] = 0
 
     def __post_init__(self) -> None:
         too_high = [stage for stage in self.zero_stages if stage > 3]

@@ -25,7 +25,7 @@ from meshwright.solver.training.costs.joint_block_problems import joined
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.costs.tied_weights import TiedUse, restricted, tied_uses, unrestricted
 from meshwright.solver.training.forms.uniform.given_decision import decision_of
-from meshwright.solver.training.search.best_first import RELATIVE_TIE
+from meshwright.solver.training.search.search_result import RELATIVE_TIE
 from meshwright.solver.training.space.candidates import Candidate
 
 BASIS = (

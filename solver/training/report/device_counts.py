@@ -16,7 +16,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.energy import all_devices, price_per_hour
 from meshwright.solver.training.report.frontier import Costed
 from meshwright.solver.training.search.aims import aim_of
-from meshwright.solver.training.search.best_first import SearchResult, search
+from meshwright.solver.training.search.best_first import search
+from meshwright.solver.training.search.search_result import SearchResult
 from meshwright.solver.training.space.candidate_names import summary
 
 SECONDS_PER_HOUR = 3600.0

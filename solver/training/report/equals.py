@@ -9,7 +9,8 @@ from meshwright.solver.answer.predicted import AlsoTry, Equals, TimeBreakdown
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, Shares, distance, shares_of
-from meshwright.solver.training.search.best_first import SearchResult, Solved, decision_tables
+from meshwright.solver.training.search.best_first import decision_tables
+from meshwright.solver.training.search.search_result import SearchResult, Solved
 from meshwright.solver.training.space.candidate_names import summary
 from meshwright.solver.training.space.mechanisms import mechanisms
 

@@ -11,7 +11,8 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.energy import all_devices, price_per_hour, step_energy_j
 from meshwright.solver.training.costs.evaluate import DecisionCost
-from meshwright.solver.training.search.best_first import Solved, decision_tables
+from meshwright.solver.training.search.best_first import decision_tables
+from meshwright.solver.training.search.search_result import Solved
 from meshwright.solver.training.space.candidate_names import summary
 
 TIE = 1e-9

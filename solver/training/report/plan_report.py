@@ -36,8 +36,8 @@ from meshwright.solver.training.report.equals import equal_plans
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
 from meshwright.solver.training.report.whole_steps import step_traits
-from meshwright.solver.training.search.best_first import SearchResult, Solved
 from meshwright.solver.training.search.partition import Shortfall
+from meshwright.solver.training.search.search_result import SearchResult, Solved
 from meshwright.solver.training.space.candidate_names import summary
 from meshwright.solver.training.space.candidates import Candidate, launcher_schedules
 from meshwright.solver.training.space.meshes import Mesh

@@ -8,7 +8,8 @@ from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.predicted import RunnerUp, TimeBreakdown
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.search.best_first import SearchResult, Solved, decision_tables
+from meshwright.solver.training.search.best_first import decision_tables
+from meshwright.solver.training.search.search_result import SearchResult, Solved
 from meshwright.solver.training.space.candidate_names import summary
 
 MAX_RUNNERS_UP = 4

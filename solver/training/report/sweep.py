@@ -19,7 +19,8 @@ from meshwright.solver.training.costs.evaluate import DecisionCost, evaluate_dec
 from meshwright.solver.training.report.device_counts import cluster_parts
 from meshwright.solver.training.report.frontier import Costed
 from meshwright.solver.training.search.aims import Aim, LeastEnergy, LeastStepTime
-from meshwright.solver.training.search.best_first import Solved, decision_tables, search
+from meshwright.solver.training.search.best_first import decision_tables, search
+from meshwright.solver.training.search.search_result import Solved
 
 RESERVE_STEP = 0.05
 """Shares of memory between two points of a sweep."""

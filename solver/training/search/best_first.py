@@ -8,8 +8,6 @@ search may stop as soon as that bound reaches the best plan found.
 
 Chains of layers in the free space have hundreds of shardings a candidate. There a family's members are bounded in arrays
 (`bundles`): first by place of state, then by candidate and choice of the main block, then one by one without their tables.
-
-One module, because the nodes, what takes the place of each, and when a search is over are one rule.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from meshwright.solver.answer.plan import Plan
@@ -26,7 +24,7 @@ from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
+from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
 from meshwright.solver.training.costs.stage_table import StageTable
 from meshwright.solver.training.search.aims import Aim, LeastStepTime
 from meshwright.solver.training.search.bounds import Member, least_shortfall_bytes
@@ -34,11 +32,9 @@ from meshwright.solver.training.search.bundles import Bundle, Bundling, Entries
 from meshwright.solver.training.search.entries import Pending
 from meshwright.solver.training.search.expansion import ChunkChoices, expand, member_of
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, cut, smallest_shortfall
-from meshwright.solver.training.space.candidates import Candidate, Family, families
+from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
+from meshwright.solver.training.space.candidates import Family, families
 from meshwright.solver.training.space.meshes import Mesh
-
-RELATIVE_TIE = 1e-12
-"""Step times closer than this count as equal; the canonical order then decides."""
 
 BELOW = 1e-9
 """Members bounded this far, relatively, beyond the best plan are not worked out further: float sums differ by less."""
@@ -57,40 +53,6 @@ MOST_KEPT_NEAR = 20_000
 
 MOST_NEAR_NODES = 256
 """Nodes looked at only to find plans within reach of the best, at most."""
-
-
-@dataclass(frozen=True)
-class Solved:
-    """A decision with its cost, and what it is worth by the search's aim; smaller is better."""
-
-    decision: Decision
-    cost: DecisionCost
-    value: float
-
-    @property
-    def sort_key(self) -> tuple[object, ...]:
-        """Canonical order among equals."""
-        return (self.decision.candidate.sort_key, self.decision.sharding)
-
-
-@dataclass
-class SearchResult:
-    """The result of a search; ``bound`` is in the unit of its aim.
-
-    ``refused`` holds, for each mesh, the member that looked faster than the best plan and came closest to fitting. ``near``
-    are plans within reach of the best that were looked for once it was proven, ``all_near`` says that there are no other kinds.
-    """
-
-    best: Solved | None = None
-    bound: float | None = None
-    alternatives: list[Solved] = field(default_factory=list)
-    refused: dict[Mesh, tuple[Candidate, Shortfall]] = field(default_factory=dict)
-    n_candidates: int = 0
-    n_members: int = 0
-    n_solved: int = 0
-    complete: bool = False
-    near: list[Solved] = field(default_factory=list)
-    all_near: bool = False
 
 
 Describe = Callable[[SearchResult], Plan | None]
@@ -207,10 +169,8 @@ class _Search:
                 self.price_family(node)
             case Family():
                 self.expand_family(bound, node)
-            case Bundle():
+            case Bundle() | Entries():
                 self.open_bundle(bound, node)
-            case Entries():
-                self.take_entry(node)
             case Pending():
                 self.make_member(bound, node)
             case ChunkChoices():
@@ -255,22 +215,11 @@ class _Search:
         beyond = max(BELOW, self.reach) if self._keeps_near or self.result.complete else BELOW
         return (self.limit if best is None else min(self.limit, best.value)) * (1 + beyond)
 
-    def open_bundle(self, bound: float, bundle: Bundle) -> None:
-        """Put the entries of a bundle in its place."""
+    def open_bundle(self, bound: float, node: Bundle | Entries) -> None:
+        """Put what a bundle, or the next of its entries, is opened into in its place."""
         assert self.bundling is not None
-        entries = self.bundling.entries(bundle, self.below)
-        if entries:
-            self._push(max(bound, entries[0].bound), Entries(bundle.family, entries))
-
-    def take_entry(self, entries: Entries) -> None:
-        """Put the members of the next entry beside those behind it."""
-        assert self.bundling is not None
-        entry = entries.entries[entries.done]
-        for bound, pending in self.bundling.members(entries.family, entry, self.below):
-            self._push(bound, pending)
-        entries.done += 1
-        if entries.done < len(entries.entries):
-            self._push(entries.entries[entries.done].bound, entries)
+        for least, opened in self.bundling.opened(bound, node, self.below):
+            self._push(least, opened)
 
     def make_member(self, bound: float, pending: Pending) -> None:
         """Put a member with its tables in the place of one without."""
@@ -286,7 +235,7 @@ class _Search:
         mesh = choices.candidates[0].mesh
         if not choices.fitting and not self.result.complete and mesh not in self.result.refused:
             member = next(choices.members(choices.candidates, self.costs))
-            _refuse(self.result, member.candidate, smallest_shortfall(member.candidate, member.tables))
+            self.result.refuse(member.candidate, smallest_shortfall(member.candidate, member.tables))
 
     def try_member(self, member: Member) -> None:
         """Solve a member exactly, unless its memory can't fit whatever the stages."""
@@ -299,21 +248,21 @@ class _Search:
         result.n_members += 1
         if least_shortfall_bytes(member) > 0:
             if not result.complete and member.candidate.mesh not in result.refused:
-                _refuse(result, member.candidate, smallest_shortfall(member.candidate, member.tables))
+                result.refuse(member.candidate, smallest_shortfall(member.candidate, member.tables))
             return
         self.n_extra += result.complete
         result.n_solved += 1
         solved = self._solve(member)
         if isinstance(solved, Shortfall):
             if not result.complete:
-                _refuse(result, member.candidate, solved)
+                result.refuse(member.candidate, solved)
             return
         if math.isinf(solved.value):
             return
         self.solved_meshes.add(member.candidate.mesh)
         if result.best is self.begin and self.begin is not None and solved.value <= self.begin.value * (1 + RELATIVE_TIE):
             result.best = None
-        _take(result, solved)
+        result.take(solved)
 
     def _has_rivals(self) -> bool:
         """Return True if losers of enough meshes are known, or enough were looked for."""
@@ -384,24 +333,3 @@ _Node = _Unpriced | Family | Bundle | Entries | Pending | ChunkChoices | Member
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:
     """Cost table of each pipeline rank of a decision."""
     return costs.stage_tables(decision.candidate, decision.sharding, costs.stage_kinds(decision.candidate))
-
-
-def _refuse(result: SearchResult, candidate: Candidate, shortfall: Shortfall) -> None:
-    known = result.refused.get(candidate.mesh)
-    if known is None or shortfall.lacking_bytes < known[1].lacking_bytes:
-        result.refused[candidate.mesh] = (candidate, shortfall)
-
-
-def _take(result: SearchResult, solved: Solved) -> None:
-    """Keep the better of two plans as the best; the other becomes an alternative."""
-    best = result.best
-    if best is None:
-        result.best = solved
-        return
-    difference = solved.value - best.value
-    tie = abs(difference) <= RELATIVE_TIE * best.value
-    if (difference < 0 and not tie) or (tie and solved.sort_key < best.sort_key):
-        result.best = solved
-        result.alternatives.append(best)
-    else:
-        result.alternatives.append(solved)

@@ -8,6 +8,7 @@ block that most layers have, all other blocks at their best; whole shardings.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +66,19 @@ class Bundling:
                 least = min(bound for place, bound in zip(family.places, bounds, strict=True) if place in places)
                 made.append((least, Bundle(family, tuple(places))))
         return made
+
+    def opened(self, bound: float, node: Bundle | Entries, below: float) -> Iterator[tuple[float, Entries | Pending]]:
+        """Yield what takes the place of a bundle, or of entries, which waited under ``bound``."""
+        match node:
+            case Bundle():
+                entries = self.entries(node, below)
+                if entries:
+                    yield max(bound, entries[0].bound), Entries(node.family, entries)
+            case Entries():
+                yield from self.members(node.family, node.entries[node.done], below)
+                node.done += 1
+                if node.done < len(node.entries):
+                    yield node.entries[node.done].bound, node
 
     def entries(self, bundle: Bundle, below: float) -> list[Entry]:
         """Entries of a bundle that may beat ``below``, lowest bound first; of all others the first alone."""

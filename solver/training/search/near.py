@@ -13,10 +13,10 @@ from meshwright.solver.control import SearchStopped, Stop, heed
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import evaluate_decision
-from meshwright.solver.training.search.best_first import RELATIVE_TIE, Solved
 from meshwright.solver.training.search.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
 from meshwright.solver.training.search.expansion import expand
 from meshwright.solver.training.search.partition import Shortfall, cut
+from meshwright.solver.training.search.search_result import RELATIVE_TIE, Solved
 from meshwright.solver.training.space.candidates import families
 
 SHARE = 1 / 8

@@ -72,3 +72,15 @@ def test_a_tenant_has_its_share_and_gets_it_back() -> None:
             hold(BODIES_OF_A_TENANT * 1000)
             with pytest.raises(RateLimitedError):
                 hold(1)
+
+
+def test_a_tenant_has_no_more_in_hand_than_is_left_for_all_others() -> None:
+    long_work = LongWork(max_body_bytes=1000)
+    with contextlib.ExitStack() as stack:
+        for tenant in "abcd":
+            stack.enter_context(long_work.holding(tenant))(3000)
+        hold = stack.enter_context(long_work.holding("e"))
+        hold(2000)
+        with pytest.raises(BusyError):
+            hold(1)
+        stack.enter_context(long_work.holding("f"))(1000)

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from meshwright.costmodels import compiling
+
 KERNEL = """
 from typing import NamedTuple
 
@@ -71,3 +75,17 @@ def test_what_is_kept_of_a_package_of_another_name_is_not_read(tmp_path: Path) -
     write(tmp_path / "after", sign="+")
     assert list((tmp_path / "after" / "__pycache__").glob("*.nbi"))
     assert said(tmp_path / "after") == (5, 0)
+
+
+def test_a_function_of_another_floor_is_named_by_the_cost_models_that_it_may_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name_with(models: str) -> str:
+        def kernel() -> None:
+            """A function of the solver."""
+
+        kernel.__module__ = "meshwright.solver.stages.layers"
+        here = Path(compiling.__file__).parent
+        monkeypatch.setattr(compiling, "_sources_digest", lambda folder: models if folder == here else "the solver's own")
+        return compiling.named_by_sources(kernel).__qualname__
+
+    assert name_with("before") == name_with("before")
+    assert name_with("before") != name_with("after")

@@ -31,8 +31,9 @@ from meshwright.solver.training.report.device_counts import require_whole_cluste
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
 from meshwright.solver.training.report.slo import slo_limit_s
-from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, search
+from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.partition import ParameterLimit
+from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult
 
 MAX_PARTS = 64
 """Parts of the batch that are dealt out to pools, at most: shares are whole parts."""

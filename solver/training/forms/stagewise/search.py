@@ -39,7 +39,7 @@ from meshwright.solver.training.forms.stagewise.stage_ways import Way, stage_way
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.slo import slo_limit_s
-from meshwright.solver.training.search.best_first import RELATIVE_TIE
+from meshwright.solver.training.search.search_result import RELATIVE_TIE
 
 MAX_ENTRIES = 8_000_000
 """Entries of a dense table, at most: three arrays of 64 MB."""

@@ -23,7 +23,8 @@ from meshwright.solver.training.report.device_counts import require_whole_cluste
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
-from meshwright.solver.training.search.best_first import RELATIVE_TIE, search
+from meshwright.solver.training.search.best_first import search
+from meshwright.solver.training.search.search_result import RELATIVE_TIE
 
 MAX_ORDERS = 24
 """Orders that a search goes through, at most: those of four different groups."""

@@ -29,7 +29,8 @@ from meshwright.solver.training.forms.uniform.given_decision import decision_of
 from meshwright.solver.training.report.device_counts import UNITS
 from meshwright.solver.training.report.plan_report import feasible_plan, space_text
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
-from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, Solved, decision_tables, search
+from meshwright.solver.training.search.best_first import decision_tables, search
+from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
 from meshwright.solver.training.space.candidates import families
 
 SHARE = 0.6

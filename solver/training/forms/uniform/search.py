@@ -24,11 +24,12 @@ from meshwright.solver.training.report.plan_report import feasible_plan, infeasi
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
 from meshwright.solver.training.report.slo import slo_limit_s, slo_reason
 from meshwright.solver.training.report.sweep import swept_plans
-from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, search
+from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.closest import closest_to_fitting
 from meshwright.solver.training.search.near import SHARE as NEAR_SHARE
 from meshwright.solver.training.search.near import best_near
 from meshwright.solver.training.search.partition import Shortfall
+from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.no_candidate import no_candidate
 from meshwright.solver.training.space.sliced_sequences import check_token_slices

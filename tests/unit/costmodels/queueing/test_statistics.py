@@ -6,7 +6,7 @@ import numpy as np
 
 from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, simulate
-from meshwright.costmodels.queueing.statistics import percentile
+from meshwright.costmodels.queueing.statistics import percentile, share_error
 from tests.unit.costmodels.queueing.tables import linear_times
 
 
@@ -41,6 +41,12 @@ def test_interval_holds_where_many_observations_are_equal() -> None:
     generator = np.random.Generator(np.random.PCG64(0))
     intervals = [percentile(np.rint(generator.exponential(1.0, 4000)), 0.95) for _ in range(100)]
     assert all(interval.low <= 3.0 <= interval.high for interval in intervals)
+
+
+def test_sections_that_are_all_alike_are_no_surer_than_independent_observations() -> None:
+    n = 8000
+    one_in_twenty = np.tile(np.arange(20.0), n // 20)
+    assert share_error(one_in_twenty, 18.0) >= 1.6 * math.sqrt(0.05 * 0.95 / n)
 
 
 def test_interval_of_a_queue_covers_repeated_simulations() -> None:

@@ -12,8 +12,9 @@ from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.aims import LeastEnergy, LeastStepTime
-from meshwright.solver.training.search.bounds import Member
+from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, least_shortfall_bytes
 from meshwright.solver.training.search.expansion import expand
+from meshwright.solver.training.search.partition import smallest_shortfall
 from meshwright.solver.training.space.candidates import Family, families
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
@@ -22,6 +23,8 @@ from tests.unit.solver.training.instances import random_request
 
 ROUNDING = 1 + 1e-12
 N_FAMILIES = 8
+INTERLEAVED = (1, 21, 27, 32)
+"""Requests with members whose model chunks are interleaved; of 21 and 27 the first rank is what binds."""
 
 
 @pytest.mark.parametrize("seed", [0, 4, 7, 13, 40])
@@ -45,6 +48,25 @@ def test_bounds_rise_from_level_to_level(seed: int) -> None:
                 for node in expand(choice, costs):
                     member = node if isinstance(node, Member) else node.relaxed(costs)
                     assert narrowed <= aim.member_bound(member) * ROUNDING
+
+
+def test_no_member_lacks_less_memory_than_its_bound() -> None:
+    of_first_rank = 0
+    for seed in INTERLEAVED:
+        request = random_request(seed)
+        costs = TrainingCosts(request)
+        for family in families(request):
+            for node in expand(family, costs):
+                for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                    exact = smallest_shortfall(member.candidate, member.tables).lacking_bytes
+                    bound = least_shortfall_bytes(member)
+                    # Devices that do not even hold what they need before any layer have no room: there only the sign counts.
+                    has_room = min(table.capacity_bytes for table in member.tables) > 0
+                    assert bound <= exact * ROUNDING + 1.0 if has_room else exact > 0
+                    if member.candidate.pipelining.chunks > 1:
+                        lacks = first_rank_lacks_bytes((member.candidate,), member.tables[0])
+                        of_first_rank += bool(lacks[0] >= bound)
+    assert of_first_rank > 50
 
 
 def test_no_choice_of_modes_is_empty() -> None:

@@ -15,6 +15,7 @@ from meshwright.solver.training.costs.evaluate import Decision, evaluate_decisio
 from meshwright.solver.training.costs.stage_table import Sharding
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.search.bundles import Bundling
+from meshwright.solver.training.search.entries import Pending
 from meshwright.solver.training.search.expansion import expand, member_of
 from meshwright.solver.training.search.partition import Shortfall, partition_stages
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, families
@@ -87,6 +88,25 @@ def test_bundles_bound_their_members_and_leave_none_out(seed: int) -> None:
         # A stage that may choose its mode holds what stages with one mode can: both ways list the same best plan.
         assert exact.keys() <= seen.keys()
         assert min(seen.values(), default=math.inf) == min(exact.values(), default=math.inf)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_a_bundle_is_opened_into_all_its_members(seed: int) -> None:
+    """As the search does it: entries one after another, each with those behind it."""
+    costs = TrainingCosts(full_request(seed))
+    for family in wide_families(full_request(seed), costs):
+        bundling = Bundling(costs)
+        for least, bundle in bundling.by_place(family, math.inf):
+            entries = bundling.entries(bundle, math.inf)
+            listed = [member for entry in entries for member in bundling.members(family, entry, math.inf)]
+            opened, waiting = [], [(least, bundle)]
+            while waiting:
+                for bound, node in bundling.opened(*waiting.pop(), math.inf):
+                    if isinstance(node, Pending):
+                        opened.append((bound, node))
+                    else:
+                        waiting.append((bound, node))
+            assert opened == listed
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])

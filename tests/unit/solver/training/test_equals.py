@@ -12,10 +12,11 @@ from meshwright.solver.training.costs.evaluate import Decision, evaluate_decisio
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.report.equals import MOST_TO_TRY, equal_plans
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, RankingNoise
-from meshwright.solver.training.search.best_first import SearchResult, search
+from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.search.expansion import expand
 from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.search.search_result import SearchResult
 from meshwright.solver.training.space.candidates import families
 from tests.unit.solver.training.instances import random_request
 

@@ -12,8 +12,9 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.forms.uniform.launchable_inside import launchable_inside, launchable_part
-from meshwright.solver.training.search.best_first import SearchResult, Solved, search
+from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.near import best_near
+from meshwright.solver.training.search.search_result import SearchResult, Solved
 from tests.unit.solver.training.instances import random_request
 
 SEEDS = [seed for seed in range(40) if random_request(seed).search.space is Space.FREE][:8]
