@@ -11,6 +11,7 @@ from meshwright.app.quoting import html_lines, html_text
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.equals import equals_in_words
 from meshwright.app.text.figures import axes, counted, gib, percent, ranks_of, seconds, significant
+from meshwright.app.text.load import load_in_words
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
@@ -47,6 +48,8 @@ def plan_article(answered: AnsweredRequest) -> str:
     plan, request = answered.plan, answered.request
     name = html_text(plan.model or request.model.name)
     parts = [f"<h1>{name} on {counted(plan.devices or request.cluster.n_devices, 'device')}: {html_text(_headline(plan))}</h1>"]
+    load = load_in_words(plan, request) if plan.feasible else None
+    parts += [] if load is None else [_paragraph(load)]
     parts += [_paragraph(certificate_in_words(plan, request)), _paragraph(f"Space: {plan.certificate.space}")]
     if plan.reason is not None:
         parts.append(_paragraph(plan.reason.message))

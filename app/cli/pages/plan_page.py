@@ -18,6 +18,7 @@ from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.console import plain
 from meshwright.app.text.equals import equals_in_words
 from meshwright.app.text.figures import amount, axes, counted, parameters_in_words, percent, seconds, significant
+from meshwright.app.text.load import load_in_words
 from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.chosen import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
@@ -98,8 +99,14 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     headline = plain("Feasible: ", style="bold green") + plain(
         speed_in_words(predicted, devices=plan.devices if isinstance(request, ServingRequest) else None), style="bold"
     )
+    load = load_in_words(plan, request)
     parts: list[RenderableType] = [
-        Group(headline, plain(certificate_in_words(plan, request)), plain(f"Space: {plan.certificate.space}", style="dim")),
+        Group(
+            headline,
+            *([] if load is None else [plain(load)]),
+            plain(certificate_in_words(plan, request)),
+            plain(f"Space: {plan.certificate.space}", style="dim"),
+        ),
         *_layout_parts(plan),
         *_choices(plan),
         *memory_at_risk(plan.predicted),

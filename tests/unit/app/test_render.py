@@ -15,6 +15,7 @@ from meshwright.app.cli.pages.stages import folded
 from meshwright.app.text.bars import bar
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.figures import axes, band, gib, number_range, percent, ranks_of, seconds, significant, spread
+from meshwright.app.text.load import load_in_words
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
@@ -24,7 +25,7 @@ from meshwright.solver.answer.plan_record import ReplicaPool, ReplicaShares
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Band, Certificate, Predicted, Status
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan
 from meshwright.solver.problem.choices import Launcher, Objective
-from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.request import PlanRequest, Slo
 from tests.support.fakes import feasible_plan, infeasible_plan, stage_memory
 from tests.support.flat_plans import flat, with_fields
 from tests.support.requests_given import resolved, serving, training
@@ -117,6 +118,22 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     assert default_launcher(asked) is Launcher.SGLANG
     without_exporter = replace(request, search=replace(request.search, engine=ServingEngine.TENSORRT_LLM))
     assert default_launcher(without_exporter) is None
+
+
+def test_a_plan_for_throughput_says_at_which_rate_its_figures_are() -> None:
+    """250 tokens/s are a rate of 250 / 50; closed loops, other objectives and given plans are at what was asked."""
+    work = serving()["workload"] | {"output_tokens": {"fixed": 50}}
+    request = resolved(serving(workload=work, objective="throughput"))
+    plan = replace(feasible_plan(request), kind="serving")
+    assert plan.predicted is not None
+    plan = replace(plan, predicted=replace(plan.predicted, tokens_per_s=250.0))
+    assert "at 5.00 requests/s, the most at which the targets are kept" in (load_in_words(plan, request) or "")
+    free = replace(request, slo=Slo())
+    assert "the most that the devices keep up with" in (load_in_words(plan, free) or "")
+    assert load_in_words(plan, replace(request, objective=Objective.DEVICES)) is None
+    given = replace(plan, certificate=replace(plan.certificate, space=GIVEN_PLAN))
+    assert load_in_words(given, request) is None
+    assert load_in_words(plan, resolved()) is None
 
 
 def test_serving_page_draws_throughput_against_interactivity() -> None:
