@@ -133,6 +133,7 @@ TORCHTITAN = FlagTable(
         "experimental.pipeline-parallel-split-points": "borders of stages: give module_fqns_per_model_part",
         "training.disable-cuda-graphs": "launches of kernels, which are counted one by one",
         "training.dtype": "formats of weights and optimizer states",
+        "training.mixed-precision-reduce": "the format in which gradients are summed",
         "compile.model": "how layers are compiled",
         "compile.loss": "how the loss is compiled",
     },

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from meshwright.app.explaining.explain import asked_of
+from meshwright.app.explaining.launch_files import LaunchFiles
 from meshwright.app.explaining.stated import StatedServer, StatedTraining
-from meshwright.app.explaining.training_plan import broken_rules, world_of
+from meshwright.app.explaining.training_plan import broken_rules, microbatch_of, world_of
 from meshwright.app.launch_flags.flag import Standing
 from meshwright.app.launch_flags.serving import degrees
 from meshwright.app.ways_in.one_line import OneLine
@@ -40,8 +41,9 @@ def command_of(recipe: dict[str, Any]) -> str:
 def test_a_recipe_is_the_plan_written_by_hand(recipe: dict[str, Any]) -> None:
     serves = "replicas" in recipe["plan"]
     options = {"isl": "1000", "osl": "100", "concurrency": "8"} if serves else {}
+    options |= {"seq": str(recipe["seq"])} if "seq" in recipe else {}
     line = OneLine(recipe.get("model", ""), gpus=recipe.get("gpus", "8xH200"), **options)
-    asked = asked_of(command_of(recipe), line, resolve)
+    asked = asked_of(command_of(recipe), line, resolve, LaunchFiles(recipe.get("files", {})))
     assert not [flag.name for flag in asked.stated.given if flag.standing is Standing.UNKNOWN]
     if isinstance(asked.stated, StatedServer):
         assert isinstance(asked.request, ServingRequest)
@@ -51,7 +53,7 @@ def test_a_recipe_is_the_plan_written_by_hand(recipe: dict[str, Any]) -> None:
         assert broken_rules(asked.request, asked.stated) == ()
         read = trained(asked.request, asked.stated)
     assert read == read | recipe["plan"]
-    unsaid = {"ep": 1, "attention_dp": 1, "pp": 1, "cp": 1, "chunks": 1}
+    unsaid = {"ep": 1, "attention_dp": 1, "pp": 1, "cp": 1, "chunks": 1, "on_host": [0.0, 0.0]}
     assert {name: read[name] for name in unsaid if name in read and name not in recipe["plan"]}.items() <= unsaid.items()
 
 
@@ -73,10 +75,10 @@ def served(request: ServingRequest, stated: StatedServer) -> dict[str, Any]:
 
 
 def trained(request: TrainingRequest, stated: StatedTraining) -> dict[str, Any]:
-    assert stated.config is not None and stated.microbatch is not None
+    size = microbatch_of(request, stated)
     dp = world_of(request, stated) // (stated.tp * stated.pp * stated.cp)
     return {
-        "family": stated.config["model_type"],
+        "family": None if stated.config is None else stated.config["model_type"],
         "precision": request.workload.precision.value,
         "matmul": request.workload.matmul.value,
         "dp": dp,
@@ -85,11 +87,12 @@ def trained(request: TrainingRequest, stated: StatedTraining) -> dict[str, Any]:
         "cp": stated.cp,
         "ep": stated.ep,
         "chunks": stated.chunks,
-        "microbatch": [stated.microbatch, request.workload.global_batch // (dp * stated.microbatch)],
+        "microbatch": [size, request.workload.global_batch // (dp * size)],
         "zero": stated.zero_stage,
         "recompute": stated.recompute.value,
+        "on_host": [stated.offload.optimizer, stated.offload.weights],
     }
 
 
-def test_there_are_thirty_recipes() -> None:
-    assert len(RECIPES) >= 30
+def test_there_are_forty_recipes() -> None:
+    assert len(RECIPES) >= 40
