@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import settings as hypothesis_settings
 from sqlalchemy import Engine, text
 
 from meshwright.app.db.engine import open_engine, writing
@@ -24,6 +25,9 @@ from tests.support.fakes import FakeSolver
 from tests.support.service import running_service
 
 POSTGRESQL = "postgresql"
+
+# The same examples everywhere, and no verdict on how long they take: a busy machine is no defect.
+hypothesis_settings.load_profile("ci")
 
 # Tests start hundreds of processes. Where the environment says to keep no bytecode, each would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
