@@ -69,6 +69,10 @@ class DocumentError(InvalidInputError):
         super().__init__(problem)
         self.fields = fields
 
+    def __reduce__(self) -> tuple[type[DocumentError], tuple[str, tuple[FieldError, ...]]]:
+        """Return what makes the error again in another process."""
+        return DocumentError, (self.problem, self.fields)
+
     def __str__(self) -> str:
         if len(self.fields) == 1:
             return str(self.fields[0])

@@ -51,6 +51,9 @@ def schemathesis(url: str, key: str, examples: int) -> list[str]:
         SEED,
         "--generation-deterministic",
         "--no-color",
+        # Questions are answered while the caller waits (app.asking.child).
+        "--request-timeout",
+        "60",
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.app.explaining.explanation import Better, Explanation
 from meshwright.app.explaining.flag_differences import differences
 from meshwright.app.explaining.launch_files import NO_FILES, LaunchFiles
-from meshwright.app.explaining.question import Question, question_of
+from meshwright.app.explaining.question import ModelOf, Question, question_of
 from meshwright.app.explaining.reading import EXAMPLE, read_command
 from meshwright.app.explaining.server_plan import server_plan, with_memory_share
 from meshwright.app.explaining.serving_rules import broken_rules
@@ -18,6 +18,7 @@ from meshwright.app.explaining.training_plan import training_plan
 from meshwright.app.exporters import export
 from meshwright.app.launch_flags.serving import degrees
 from meshwright.app.solving import predict_here
+from meshwright.app.ways_in.model_words import model_of_words
 from meshwright.app.ways_in.one_line import OneLine
 from meshwright.costmodels.errors import ExportError, InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS
@@ -45,13 +46,15 @@ class Asked:
     open_request: PlanRequest | None = None
 
 
-def asked_of(text: str, line: OneLine, resolve: Resolve, files: LaunchFiles = NO_FILES) -> Asked:
+def asked_of(
+    text: str, line: OneLine, resolve: Resolve, files: LaunchFiles = NO_FILES, model_of: ModelOf = model_of_words
+) -> Asked:
     """Return a command as it is read, and its request; raises InvalidInputError for what can't be read or is missing.
 
-    ``resolve`` makes a request of a document, ``files`` are those that the command may name.
+    ``resolve`` makes a request of a document, ``model_of`` its model of a name, ``files`` are those that the command may name.
     """
     stated = read_command(text, files)
-    question = question_of(stated, line)
+    question = question_of(stated, line, model_of)
     opened = None if question.open_document is None else resolve(question.open_document)
     return Asked(text, stated, question, resolve(question.document), opened)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from meshwright.app.catalog.huggingface_ids import catalogue_name_in_words
 from meshwright.app.explaining.stated import Stated, StatedServer, StatedTraining
 from meshwright.app.validation.serving.checkpoints import checkpoint, own_precision
 from meshwright.app.ways_in.cluster_words import cluster_of_words
+from meshwright.app.ways_in.model_words import model_of_words
 from meshwright.app.ways_in.one_line import OneLine, Task, request_of_line
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import DType
@@ -34,14 +36,18 @@ class Question:
     open_document: dict[str, Any] | None = None
 
 
-def question_of(stated: Stated, line: OneLine) -> Question:
+ModelOf = Callable[[str], Mapping[str, Any]]
+"""The ``model`` of a request by the words that name it."""
+
+
+def question_of(stated: Stated, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
     """Return the request of a command; raises InvalidInputError for what neither the command nor options say."""
     if isinstance(stated, StatedServer):
-        return served_question(stated, line)
-    return trained_question(stated, line)
+        return served_question(stated, line, model_of)
+    return trained_question(stated, line, model_of)
 
 
-def trained_question(stated: StatedTraining, line: OneLine) -> Question:
+def trained_question(stated: StatedTraining, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
     """Return the request of a training command. Options take the place of what the command says.
 
     Raises InvalidInputError for what neither says.
@@ -57,7 +63,7 @@ def trained_question(stated: StatedTraining, line: OneLine) -> Question:
         document = request_of_line(line, source=source)
     else:
         named, notes = named_model(line.model or stated.model)
-        document = request_of_line(replace(line, model=named))
+        document = request_of_line(replace(line, model=named), source=model_of(named))
     work = document["workload"]
     given = {} if line.precision is None else {"precision": line.precision}
     document["workload"] = work | dict(stated.workload) | given
@@ -99,7 +105,7 @@ def _with_cluster(stated: Stated, line: OneLine) -> OneLine:
     )
 
 
-def served_question(stated: StatedServer, line: OneLine) -> Question:
+def served_question(stated: StatedServer, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
     """Return the request of a server's command; raises InvalidInputError for what neither the command nor options say.
 
     ``line`` has the options; its model, where it has one, takes the place of the command's.
@@ -108,7 +114,7 @@ def served_question(stated: StatedServer, line: OneLine) -> Question:
     line = _with_cluster(stated, line)
     named, notes = named_model(line.model or stated.model)
     line = replace(line, model=named, task=Task.SERVE, launcher=stated.launcher.value)
-    document = request_of_line(line)
+    document = request_of_line(line, source=model_of(named))
     engine = SERVERS[stated.launcher].engine
     document["search"] = {"launcher": stated.launcher.value, "engine": engine.value}
     work = document["workload"]

@@ -13,6 +13,8 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 from sqlalchemy import Engine
 
+from meshwright.app.asking.child import Children
+from meshwright.app.asking.questions import ExplanationDocument, GivenPlan, LaunchDocument, NewExplanation
 from meshwright.app.checks.schemas import NewCheck
 from meshwright.app.db.engine import is_sqlite, open_engine
 from meshwright.app.db.migrate import ensure_ready
@@ -36,11 +38,13 @@ from meshwright.app.replans.schemas import NewReplan
 from meshwright.app.replans.service import ReplanService
 from meshwright.app.replans.webhook import webhook_settings
 from meshwright.app.requests.document import RequestDocument
+from meshwright.app.rest.asking import router as asking_router
 from meshwright.app.rest.calibrations import router as calibrations_router
 from meshwright.app.rest.checks import router as checks_router
 from meshwright.app.rest.fleet import router as fleet_router
 from meshwright.app.rest.jobs import router as jobs_router
 from meshwright.app.rest.open_gate import open_gate
+from meshwright.app.rest.openapi import generated_from
 from meshwright.app.rest.pages.builder import router as builder_page_router
 from meshwright.app.rest.pages.plans import router as plan_pages_router
 from meshwright.app.rest.pages.sign_in import router as sign_in_router
@@ -78,6 +82,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
         app.state.runs = RunService(engine, app.state.replans)
+        app.state.children = Children(memory_bytes=settings.max_solve_memory_bytes)
         yield
         watcher.close()
         await long_work.close()
@@ -104,6 +109,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     app.add_middleware(UnreadBodyMiddleware)
     install_problem_handlers(app)
     app.include_router(plans_router)
+    app.include_router(asking_router)
     app.include_router(jobs_router)
     app.include_router(fleet_router)
     app.include_router(calibrations_router)
@@ -143,6 +149,10 @@ _DOCUMENTS = (
     NewCheck,
     NewReplan,
     MeasuredRun,
+    NewExplanation,
+    ExplanationDocument,
+    GivenPlan,
+    LaunchDocument,
 )
 """Documents that endpoints read and write as text, which FastAPI does not see."""
 
@@ -156,5 +166,5 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         records = [(kind, mode, TypeAdapter(kind)) for kind in _DOCUMENTS]
         _, definitions = TypeAdapter.json_schemas(records, ref_template="#/components/schemas/{model}")
         schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
-        app.openapi_schema = schema
+        app.openapi_schema = generated_from(schema)
     return app.openapi_schema

@@ -56,8 +56,12 @@ BODIES: dict[str, Any] = {
 }
 """The bodies that the first tenant sends to every endpoint that takes a document."""
 
-SHARED = {"/healthz", "/readyz", "/v1/schemas", "/v1/schemas/{name}", "/v1/models", "/v1/hardware"}
+STATELESS = {"/v1/explain", "/v1/predictions", "/v1/simulations"}
+"""Endpoints that know nothing but what they are asked."""
+SHARED = {"/healthz", "/readyz", "/v1/schemas", "/v1/schemas/{name}", "/v1/models", "/v1/hardware", *STATELESS}
 """Endpoints that show no one's data."""
+LAUNCH = "/v1/plans/{digest}/launch"
+"""Plans of the solver that stands in here start nowhere: only that they are not another's is looked at."""
 
 ENDLESS = {"/v1/jobs/{job_id}/events"}
 """Streams end with their job; the second tenant has none that does not."""
@@ -116,7 +120,7 @@ def fill(
     seen: dict[str, None] = {}
     # What makes something comes before what shows it, and what needs an identifier comes last.
     for method, path, operation in sorted(endpoints, key=lambda endpoint: ("{" in endpoint[1], endpoint[0] == "get")):
-        if path in SHARED | ENDLESS or method == "delete":
+        if path in SHARED | ENDLESS | {LAUNCH} or method == "delete":
             continue
         body = body_of(method, path, mark)
         assert (body is not None) == ("requestBody" in operation), f"BODIES needs a document for {method} {path}"
@@ -211,7 +215,8 @@ def ask(house: House, method: str, path: str, identifier: str, params: dict[str,
     """The second tenant's request, with documents that name nothing of the first one's."""
     address = re.sub(r"\{\w+\}", identifier, path)
     body = body_of(method, path, "rivalsown")
-    return house.client.request(method, address, headers=house.rival, json=body, params=params)
+    asked = {"launcher": "megatron-lm"} if path == LAUNCH else {}
+    return house.client.request(method, address, headers=house.rival, json=body, params={**asked, **(params or {})})
 
 
 def filters(operation: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -220,7 +225,9 @@ def filters(operation: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     for parameter in operation.get("parameters", []):
         if parameter["in"] == "query":
             schema = parameter["schema"]
-            if parameter["name"] == "limit":
+            if parameter["name"] == "launcher":
+                choices["launcher"] = st.just("megatron-lm")
+            elif parameter["name"] == "limit":
                 choices["limit"] = st.integers(1, 3)
             elif parameter["name"] != "cursor" and "string" in json.dumps(schema) and "enum" not in json.dumps(schema):
                 choices[parameter["name"]] = st.just("acme")
