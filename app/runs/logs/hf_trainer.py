@@ -2,7 +2,8 @@
 
 Rates are means over the whole run. Memory is there with ``skip_memory_metrics=False``: the peak is what was allocated before
 and during initialisation and training, and the peak above that (transformers/trainer_utils.py, TrainerMemoryTracker). Tables
-print it in MB of 2**20 bytes, JSON in bytes.
+print it in MB of 2**20 bytes, JSON in bytes. Newer versions print numbers of the dictionary as text of four digits, with
+an exponent where they are large: ``'train_samples_per_second': '1.802e+04'``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from meshwright.costmodels.units import MIB
 
 _METRIC = re.compile(
     r"['\"]?\b(train_samples_per_second|train_steps_per_second|before_init_mem_gpu|init_mem_gpu_alloc_delta|"
-    r"train_mem_gpu_alloc_delta|train_mem_gpu_peaked_delta)\b['\"]?\s*[:=|]\s*([0-9]+(?:\.[0-9]+)?)(MB)?"
+    r"train_mem_gpu_alloc_delta|train_mem_gpu_peaked_delta)\b['\"]?\s*[:=|]\s*['\"]?([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?)(MB)?"
 )
 _PEAK = "train_mem_gpu_peaked_delta"
 _PARTS = ("before_init_mem_gpu", "init_mem_gpu_alloc_delta", "train_mem_gpu_alloc_delta", _PEAK)

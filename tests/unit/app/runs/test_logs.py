@@ -40,6 +40,16 @@ def test_the_figures_of_a_training_log(name: str) -> None:
         assert run.peak_memory_bytes == peak_memory_bytes
 
 
+@pytest.mark.parametrize(
+    ("said", "sequences_per_s"), [("'18.02'", 18.02), ("'2.085e+04'", 20850.0), ("'9.5e-05'", 9.5e-5), ("18.024", 18.024)]
+)
+def test_the_hugging_face_trainer_prints_numbers_as_text(said: str, sequences_per_s: float) -> None:
+    """As newer versions do; a rate whose exponent was cut off would be wrong by powers of ten."""
+    loss = "{'loss': '0.1315', 'grad_norm': '0.1318', 'num_tokens': '4.684e+05', 'epoch': '0.5'}"
+    ended = f"{{'train_runtime': '1575', 'train_samples_per_second': {said}, 'train_steps_per_second': '0.168', 'epoch': '1'}}"
+    assert READERS[LogWriter.HF_TRAINER]([loss, ended]).sequences_per_s == [pytest.approx(sequences_per_s, rel=1e-12)]
+
+
 def test_every_writer_has_a_log() -> None:
     assert {writer for writer, _, _ in TRAINED.values()} | {LogWriter.SERVING_BENCHMARK} == set(READERS)
 
