@@ -73,7 +73,7 @@ def restart(engine: Engine, url: str, blow: signal.Signals) -> Row[tuple[object,
     before = the_job(engine).attempt
     process = worker(url, LONG)
     try:
-        wait_for(engine, lambda row: row.attempt > before or JobStatus(row.status).is_final)
+        wait_for(engine, lambda row: row.attempt > before or JobStatus(row.status).is_final, process)
         if blow is signal.SIGKILL:
             # A little longer than what makes an attempt count as one that got on: its next beat writes it down.
             time.sleep(TAKEOVER_S + 2 * BEAT_S)
@@ -87,7 +87,7 @@ def finished(engine: Engine, url: str) -> Row[tuple[object, ...]]:
     """Let a worker finish the job."""
     process = worker(url, SHORT)
     try:
-        return wait_for(engine, lambda row: JobStatus(row.status).is_final)
+        return wait_for(engine, lambda row: JobStatus(row.status).is_final, process)
     finally:
         process.terminate()
         process.wait(60)
@@ -103,12 +103,15 @@ def the_job(engine: Engine) -> Row[tuple[object, ...]]:
         return connection.execute(select(*columns)).one()
 
 
-def wait_for(engine: Engine, is_so: object) -> Row[tuple[object, ...]]:
+def wait_for(engine: Engine, is_so: object, process: subprocess.Popen[bytes]) -> Row[tuple[object, ...]]:
+    """Wait until the job's row is so; its worker must not end by itself meanwhile."""
     until_s = time.monotonic() + WITHIN_S
     while time.monotonic() < until_s:
         row = the_job(engine)
         if is_so(row):  # type: ignore[operator]
             return row
+        if process.poll() is not None:
+            raise SystemExit(f"the worker ended by itself, exit code {process.returncode}: {row}")
         time.sleep(LOOK_S)
     raise SystemExit(f"the job did not come on within {WITHIN_S:g} s: {the_job(engine)}")
 
