@@ -68,15 +68,24 @@ def _case(name: str, asked: TrainingRequest, search: Search, limit_s: float, tar
     return Case(name, replace(asked, search=search), limit_s, target_gap)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CpuLimit:
-    """Ends a search at a moment of this process's CPU time, so that other load changes nothing."""
+    """Ends a search at a moment of this process's CPU time, so that other load changes nothing.
+
+    One thread takes no more CPU time than passes: the kernel, which takes its time, need not be asked before that has passed.
+    """
 
     deadline_s: float
+    not_before_s: float = 0.0
 
     def __call__(self) -> bool:
         """Return True if the moment has come."""
-        return time.process_time() >= self.deadline_s
+        now_s = time.monotonic()
+        if now_s < self.not_before_s:
+            return False
+        left_s = self.deadline_s - time.process_time()
+        self.not_before_s = now_s + left_s
+        return left_s <= 0.0
 
     def part(self, share: float) -> CpuLimit:
         """The limit of a part that may take this share of the time left."""

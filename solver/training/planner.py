@@ -6,7 +6,11 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Stop, part_of
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.compute_bound import compute_bound_s
+from meshwright.solver.training.forms.joint_certificate import bounded_by
 from meshwright.solver.training.forms.table import FORMS
+from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
+from meshwright.solver.training.report.anytime import NeverWorse, steps_of
 from meshwright.solver.training.report.device_counts import UNITS, search_sizes
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.report.price_of_risk import with_price_of_risk
@@ -36,17 +40,19 @@ def _best_plan(request: TrainingRequest, *, stop: Stop, progress: OnProgress) ->
     if request.objective in UNITS:
         sized = search_sizes(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=progress)
         if sized is not None:
-            swept = swept_plans(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=progress)
+            swept = swept_plans(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=steps_of(progress))
             return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
     asked = [form for form in FORMS if form.form in forms_asked(request)]
+    floor_s = compute_bound_s(request)
+    told = NeverWorse(progress, floor_s, alone=len(asked) == 1 and not other_arrangements(request))
     best: Plan | None = None
     for left, form in zip(range(len(asked), 0, -1), asked, strict=True):
         # Later forms have equal parts of the time, and what earlier ones leave.
         weight = EQUAL_PIPELINES if best is None else 1
         part = part_of(stop, weight / (weight + left - 1)) if left > 1 else stop
-        best = form.search(request, best, stop=part, progress=progress)
+        best = form.search(request, best, stop=part, progress=told)
     assert best is not None, "every request has equal pipelines searched"
-    return best
+    return bounded_by(best, floor_s)
 
 
 def predict_training(request: TrainingRequest, plan: Plan) -> Plan:

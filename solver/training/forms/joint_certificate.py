@@ -28,6 +28,15 @@ def widened(given: Certificate, objective_s: float, bound_s: float, *, by: str) 
     )
 
 
+def bounded_by(plan: Plan, floor_s: float) -> Plan:
+    """The plan under a bound that holds for every plan, where its certificate has proven less."""
+    given = plan.certificate
+    if given.status is not Status.FEASIBLE or given.objective is None or given.bound is None or given.bound >= floor_s:
+        return plan
+    bound_s = min(floor_s, given.objective)
+    return replace(plan, certificate=replace(given, bound=bound_s, gap=(given.objective - bound_s) / given.objective))
+
+
 def still_open(given: Plan) -> Plan:
     """The answer where the given space holds no plan and the search of the wider one was stopped: undecided."""
     reason = unfinished_search(

@@ -79,7 +79,7 @@ def any_borders_bounds(
     modes: Ints,
     n_microbatches: int,
     waiting: float,
-    below: float,
+    below: Floats,
 ) -> Floats:
     """``[N]``: bounds of pipelines whose ranks hold one part each, with any borders and any of ``modes`` on each stage."""
     n_kinds, n_shardings, n_layers = static.shape
@@ -111,20 +111,20 @@ def any_borders_bounds(
         mean = (n_microbatches * (work + sends.sum()) + extras) / pp + beside.min()
         low = max(slowest_layer + longest_send, work / pp + longest_send, beside.max())
         bound = max(mean, tail + weight * low)
-        if bound >= below:
+        if bound >= below[n]:
             bounds[n] = bound
             continue
-        if below == np.inf:
+        if below[n] == np.inf:
             high = 0.0
             for k in range(n_kinds):
                 for mode in modes:
                     high = max(high, time[k, mode, n].sum())
             high += sends.max()
         else:
-            high = (below - tail) / weight if weight > 0.0 else np.inf
+            high = (below[n] - tail) / weight if weight > 0.0 else np.inf
         high = max(high, low)
         if not _fit_in_order(time, kept, transient, static, kind_of_stage, sends, capacity, in_flight, modes, n, high):
-            bounds[n] = below
+            bounds[n] = below[n]
             continue
         if high < np.inf:
             for _ in range(HALVINGS):
@@ -142,6 +142,41 @@ def shown_sends_s(sends_s: float, most_work_s: float, pp: int, hides_sends: bool
     """Return the seconds of a rank's sends that show: hidden under other chunks, those beyond the mean stage's part of all
     layers' time, which is at most ``most_work_s``."""
     return max(0.0, sends_s - most_work_s / pp) if hides_sends else sends_s
+
+
+@kept_compiled
+def _ranks_fit(
+    sums: Floats,
+    transient: Floats,
+    kind_of_stage: Ints,
+    capacity: Floats,
+    cut: Ints,
+    parts: Ints,
+    held: Ints,
+    n_held: Ints,
+    of_part: Floats,
+) -> bool:
+    """True if what each rank holds fits; ``sums`` [K, figure, L + 1] and all else as `even_borders_bounds` has them,
+    ``transient`` [K, L], ``of_part`` [part of a rank] is overwritten."""
+    pp, of_rank = parts.shape
+    for rank in range(pp):
+        k = kind_of_stage[rank]
+        states = peak = 0.0
+        for i in range(of_rank):
+            first, end = cut[parts[rank, i]], cut[parts[rank, i] + 1]
+            of_part[i] = sums[k, 1, end] - sums[k, 1, first]
+            states += sums[k, 2, end] - sums[k, 2, first]
+            for layer in range(first, end):
+                peak = max(peak, transient[k, layer])
+        activations = 0.0
+        for moment in range(n_held[rank]):
+            now = 0.0
+            for i in range(of_rank):
+                now += held[rank, moment, i] * of_part[i]
+            activations = max(activations, now)
+        if states + activations + peak > capacity[k] * (1.0 + ROUNDING):
+            return False
+    return True
 
 
 @kept_compiled
@@ -166,9 +201,10 @@ def even_borders_bounds(
     mode: int,
     n_microbatches: int,
     waiting: float,
-    below: float,
+    below: Floats,
 ) -> Floats:
-    """``[N]``: step times of the best even cut that fits, of pipelines whose ranks hold several parts, under one mode.
+    """``[N]``: step times of the best even cut that fits, of pipelines whose ranks hold several parts, under one mode; where
+    none takes less than ``below`` [N], of the best of all.
 
     ``cuts`` [cut, part + 1] and ``parts`` [rank, part of it] as in `solver.training.costs.part_borders`; ``held`` [rank,
     moment, part of it] passes at once, ``n_held`` [rank] moments. Where sends are hidden under other chunks, they show beyond
@@ -181,7 +217,6 @@ def even_borders_bounds(
     bounds = np.zeros(n_shardings)
     most = capacity.max() * (1.0 + ROUNDING)
     sums = np.zeros((n_kinds, 4, n_layers + 1))
-    passing, rank_extra = np.zeros(pp), np.zeros(pp)
     of_part = np.zeros(of_rank)
     for n in range(n_shardings):
         work = extras = least_kept = 0.0
@@ -201,7 +236,7 @@ def even_borders_bounds(
             (n_microbatches * work + extras) / pp + beside.min(),
             waiting * work + weight * work / pp,
         )
-        if mean >= below:
+        if mean >= below[n]:
             bounds[n] = mean
             continue
         for k in range(n_kinds):
@@ -210,41 +245,29 @@ def even_borders_bounds(
                 sums[k, 1, layer + 1] = sums[k, 1, layer] + kept[k, mode, n, layer]
                 sums[k, 2, layer + 1] = sums[k, 2, layer] + static[k, n, layer]
                 sums[k, 3, layer + 1] = sums[k, 3, layer] + extra[k, n, layer]
-        best = np.inf
+        best = slower = np.inf
         for cut in range(n_cuts):
-            longest = 0.0
-            fits = True
-            for rank in range(pp):
+            longest = behind = tail = 0.0
+            for rank in range(pp - 1, -1, -1):
                 k = kind_of_stage[rank]
-                computing = states = once = peak = 0.0
+                computing = once = 0.0
                 for i in range(of_rank):
                     first, end = cuts[cut, parts[rank, i]], cuts[cut, parts[rank, i] + 1]
                     computing += sums[k, 0, end] - sums[k, 0, first]
-                    of_part[i] = sums[k, 1, end] - sums[k, 1, first]
-                    states += sums[k, 2, end] - sums[k, 2, first]
                     once += sums[k, 3, end] - sums[k, 3, first]
-                    for layer in range(first, end):
-                        peak = max(peak, transient[k, mode, n, layer])
-                activations = 0.0
-                for moment in range(n_held[rank]):
-                    now = 0.0
-                    for i in range(of_rank):
-                        now += held[rank, moment, i] * of_part[i]
-                    activations = max(activations, now)
-                if states + activations + peak > capacity[k] * (1.0 + ROUNDING):
-                    fits = False
-                    break
                 shown = shown_sends_s(sends[rank], most_work[k, n], pp, hides_sends)
                 computing = computing / copies + shown
                 longest = max(longest, max(computing, beside[rank]))
-                passing[rank] = computing + beside[rank]
-                rank_extra[rank] = once
-            if not fits:
-                continue
-            behind = tail = 0.0
-            for rank in range(pp - 1, -1, -1):
-                behind += waiting * passing[rank]
-                tail = max(tail, rank_extra[rank] + sends_once[rank] + behind)
-            best = min(best, weight * longest + tail)
+                behind += waiting * (computing + beside[rank])
+                tail = max(tail, once + sends_once[rank] + behind)
+            step = weight * longest + tail
+            # Memory takes longer to work out, and is asked about only where it matters.
+            if step * (1.0 - ROUNDING) >= below[n]:
+                slower = min(slower, step)
+            elif step < best and _ranks_fit(
+                sums, transient[:, mode, n], kind_of_stage, capacity, cuts[cut], parts, held, n_held, of_part
+            ):
+                best = step
+        best = min(best, slower)
         bounds[n] = max(best * (1.0 - ROUNDING), mean)
     return bounds

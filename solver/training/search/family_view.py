@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -18,45 +18,17 @@ from meshwright.solver.training.costs.evaluate import units_in_flight
 from meshwright.solver.training.costs.part_borders import even_cuts
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind
 from meshwright.solver.training.search.bundle_kernels import (
-    ROUNDING,
     any_borders_bounds,
     even_borders_bounds,
 )
 from meshwright.solver.training.search.choice_rows import Laid, Rows, joined, laid, with_least
 from meshwright.solver.training.search.entries import Entry, Pending
+from meshwright.solver.training.search.least_work import LeastWork
 from meshwright.solver.training.search.shared_figures import SharedFigures, shown_sends_s
 from meshwright.solver.training.search.some_layers_kernels import some_layers_bounds, some_of_parts_bounds
 from meshwright.solver.training.space.candidates import SOME_LAYERS, UNDECIDED, Candidate, Family, RecomputedLayers
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace
-
-
-@dataclass(frozen=True, eq=False)
-class _Least:
-    """The least time of a micro-batch through all layers, and of memory with one in flight, of each sharding, by the modes that
-    stages may choose from."""
-
-    work_s: dict[tuple[Recompute, ...], FloatArray]
-    crowded: dict[tuple[Recompute, ...], npt.NDArray[np.bool_]]
-
-    @classmethod
-    def of(cls, of: Laid, sets: list[tuple[Recompute, ...]], view: FamilyView) -> _Least:
-        """Return what layouts take under each of some sets of modes."""
-        work_s, crowded = {}, {}
-        capacity = len(view.kinds) * float(of.capacity_bytes.max()) * (1.0 + ROUNDING)
-        kept_bytes = of.kept_bytes + of.static_bytes[:, None]
-        for modes in dict.fromkeys(sets):
-            chosen = [view.modes.index(mode) for mode in modes]
-            work_s[modes] = of.time_s[:, chosen].min(axis=(0, 1)).sum(axis=-1)
-            crowded[modes] = kept_bytes[:, chosen].min(axis=(0, 1)).sum(axis=-1) > capacity
-        return cls(work_s, crowded)
-
-    def bounds(self, modes: tuple[Recompute, ...], choice: Pipelining, view: FamilyView) -> FloatArray:
-        """[sharding] bounds of a schedule: its stages share the work evenly at best."""
-        pp, m = view.first.mesh.pp, view.first.n_microbatches
-        waiting = view.shared.waiting_of(view.first, choice, modes[0])
-        passes = max(m / pp, waiting + (m - waiting) / pp)
-        return np.where(self.crowded[modes], np.inf, passes * self.work_s[modes])
 
 
 class FamilyView:
@@ -172,36 +144,46 @@ class FamilyView:
         return laid(rows.with_least(self.choices.of_row), of_layer, most)
 
     def least_of_places(self, below: float) -> FloatArray:
-        """[place] bounds, without what it takes to share and update state."""
+        """[place] bounds, without what it takes to share and update state; worked out only as far as less than ``below``."""
         n_main, n_places = len(self.choices.by_main), len(self.family.places)
-        least = np.full(n_places, np.inf)
-        for _, _, bounds, suiting in self._by_schedule(self._bare(), below):
-            of_place = np.atleast_2d(bounds).min(axis=0).reshape(n_places, n_main).min(axis=1)
-            least = np.minimum(least, np.where(suiting, of_place, np.inf))
+        least, limit = np.full(n_places, np.inf), np.full(n_places * n_main, below)
+        for _, _, bounds, suiting in self._by_schedule(self._bare(), limit):
+            least = np.minimum(least, np.where(suiting, bounds.reshape(n_places, n_main).min(axis=1), np.inf))
+            # What is no less than the least of its place so far changes nothing.
+            limit[:] = np.minimum(below, least).repeat(n_main)
         return least
 
-    def _by_schedule(
-        self, of: Laid, below: float
-    ) -> Iterator[tuple[Pipelining, list[tuple[Recompute, ...]], FloatArray, npt.NDArray[np.bool_]]]:
-        """For each schedule the sets of modes, [set, sharding] bounds, and which places suit it; at last, where a stage may
-        recompute some of its layers, [sharding] bounds of that."""
+    def _by_schedule(self, of: Laid, limit: FloatArray) -> Iterator[tuple[Candidate, bool, FloatArray, npt.NDArray[np.bool_]]]:
+        """For each schedule and set of modes, and at last where a stage may recompute some of its layers: the candidate of any
+        place, whether it recomputes some layers, [sharding] bounds, and which places suit it.
+
+        What is no less than ``limit`` [sharding] is not worked out further; the caller may lower that on the way.
+        """
         asked = [modes for _, sets in self._modes_of for modes in sets]
-        least = _Least.of(of, [*asked, *(some.recompute for some in self._some_layers if some.lacks_layers)], self)
+        asked += [some.recompute for some in self._some_layers if some.lacks_layers]
+        least = LeastWork.of(of, asked, among=self.modes, n_stages=len(self.kinds))
         for choice, sets in self._modes_of:
-            candidates, rows = [], []
-            for modes in sets:
-                plain = least.bounds(modes, choice, self)
-                candidates.append(modes)
-                enough = float(plain.min()) >= below
-                rows.append(plain if enough else schedule_bounds(self, of, self.candidate(choice, modes), below))
             suiting = np.array([place.suits(choice.schedule) for place in self.family.places])
-            yield choice, candidates, np.array(rows), suiting
+            for modes in sets:
+                below = _of_places(limit, suiting)
+                plain = self._plain(least, choice, modes, below)
+                candidate = self.candidate(choice, modes)
+                better = bool((plain < below).any())
+                yield candidate, False, schedule_bounds(self, of, candidate, below) if better else plain, suiting
         still = np.array([not place.offload.activations for place in self.family.places])
         for some in self._some_layers:
             # Times of the mode none and, in a pipeline, memory of the mode full: enough where that is too slow.
-            plain = least.bounds(some.recompute, some.pipelining, self) if self.first.mesh.pp > 1 else np.zeros(1)
-            enough = float(plain.min()) >= below
-            yield some.pipelining, [some.recompute], plain if enough else some_layers(self, of, some, below), still
+            below = _of_places(limit, still)
+            piped = self.first.mesh.pp > 1
+            plain = self._plain(least, some.pipelining, some.recompute, below) if piped else np.full(len(limit), -np.inf)
+            better = bool((plain < below).any())
+            yield some, True, some_layers(self, of, some, below) if better else plain, still
+
+    def _plain(self, least: LeastWork, choice: Pipelining, modes: tuple[Recompute, ...], below: FloatArray) -> FloatArray:
+        """[sharding] bounds by the work alone."""
+        waits = partial(self.shared.waiting_of, self.first, choice, modes[0])
+        pp, m = self.first.mesh.pp, self.first.n_microbatches
+        return least.bounds(modes, waits, pp=pp, n_microbatches=m, below=float(below.max()))
 
     def candidate(self, choice: Pipelining, modes: tuple[Recompute, ...]) -> Candidate:
         """The candidate with a schedule and modes, of any place of state."""
@@ -238,18 +220,15 @@ class FamilyView:
         everything = joined([self._laid(place) for place in places])
         found: list[Entry] = []
         losing: list[Entry] = []
-        for pipelining, sets, bounds, suiting in self._by_schedule(everything, below):
-            some = bounds.ndim == 1
-            by_place = bounds.reshape(len(sets), len(places), n_main)
-            by_place = np.where(suiting[None, :, None], by_place, np.inf)
+        limit = np.full(everything.time_s.shape[2], below)
+        for scheduled, some, bounds, suiting in self._by_schedule(everything, limit):
+            by_place = np.where(suiting[:, None], bounds.reshape(len(places), n_main), np.inf)
             taken = np.argwhere(by_place < below)
             if not len(taken) and not losing and np.isfinite(by_place.min()):
                 taken = np.array([np.unravel_index(int(by_place.argmin()), by_place.shape)])
-            for i, at, choice in taken:
-                bound = float(by_place[i, at, choice])
-                candidate = self.candidate(pipelining, sets[i]).at(places[at], sets[i])
-                if some and candidate.mesh.pp > 1:
-                    candidate = replace(candidate, recompute_layers=UNDECIDED)
+            for at, choice in taken:
+                bound = float(by_place[at, choice])
+                candidate = scheduled.at(places[at], scheduled.recompute)
                 entry = Entry(bound, candidate, self.choices.rows[self.choices.main][choice], some)
                 (found if bound < below else losing).append(entry)
         return sorted(found or losing, key=lambda entry: entry.bound)
@@ -257,11 +236,11 @@ class FamilyView:
     def members(self, entry: Entry, below: float) -> list[tuple[float, Pending]]:
         """The members of an entry that may fit, with their bounds."""
         shardings = self.choices.with_main[entry.main]
-        of = self._laid(entry.candidate.place, shardings)
+        of, limit = self._laid(entry.candidate.place, shardings), np.full(len(shardings), below)
         bounds = (
-            some_layers(self, of, entry.candidate, below)
+            some_layers(self, of, entry.candidate, limit)
             if entry.some_layers
-            else schedule_bounds(self, of, entry.candidate, below)
+            else schedule_bounds(self, of, entry.candidate, limit)
         )
         return [
             (max(entry.bound, float(bound)), Pending(entry.candidate, sharding, entry.some_layers))
@@ -270,8 +249,13 @@ class FamilyView:
         ]
 
 
-def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: float) -> FloatArray:
-    """[sharding] bounds of a candidate, whatever its place of state."""
+def _of_places(limit: FloatArray, suiting: npt.NDArray[np.bool_]) -> FloatArray:
+    """Limits [place x sharding] for places that suit a schedule; nothing is of interest elsewhere."""
+    return np.where(suiting.repeat(len(limit) // len(suiting)), limit, -np.inf)
+
+
+def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: FloatArray) -> FloatArray:
+    """[sharding] bounds of a candidate, whatever its place of state; not worked out further than ``below`` [sharding]."""
     choice, m = candidate.pipelining, candidate.n_microbatches
     modes = np.array([view.modes.index(mode) for mode in candidate.recompute], np.int64)
     waiting = view.shared.waiting_of(candidate, choice, candidate.recompute[0])
@@ -322,7 +306,7 @@ def _of_even_parts(view: FamilyView, of: Laid, candidate: Candidate, mode: int) 
     return figures, choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS
 
 
-def some_layers(view: FamilyView, of: Laid, candidate: Candidate, below: float) -> FloatArray:
+def some_layers(view: FamilyView, of: Laid, candidate: Candidate, below: FloatArray) -> FloatArray:
     """[sharding] bounds of a model that recomputes as few layers of each part as fit."""
     none, full = (view.modes.index(mode) for mode in (Recompute.NONE, Recompute.FULL))
     again = view.costs.recomputed_layers

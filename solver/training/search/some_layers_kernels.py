@@ -114,7 +114,7 @@ def some_of_parts_bounds(
     full: int,
     n_microbatches: int,
     waiting: float,
-    below: float,
+    below: Floats,
 ) -> Floats:
     """``[N]``: as `even_borders_bounds`, of pipelines whose parts run the fewest first layers again, of those that can be
     (``again``), with which they fit; at least one. Transients are the least of both modes, so that fewer never need less."""
@@ -152,7 +152,7 @@ def some_of_parts_bounds(
             work += fastest
             extras += least_extra
         mean = max((n_microbatches * work + extras) / pp + beside.min(), waiting * work + weight * work / pp)
-        if mean >= below:
+        if mean >= below[n]:
             bounds[n] = mean
             continue
         best = np.inf

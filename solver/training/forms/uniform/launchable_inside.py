@@ -122,7 +122,16 @@ def _best_of(
         listener(replace(progress, best=best, bound=bound, incumbent=incumbent))
 
     try:
-        found = search(inside, costs, stop=stop, progress=tell, limit=limit_s, describe=described, reach=RANKING_NOISE.within)
+        found = search(
+            inside,
+            costs,
+            stop=stop,
+            progress=tell,
+            limit=limit_s,
+            describe=described,
+            reach=RANKING_NOISE.within,
+            bundled=True,
+        )
     except WorkloadError:
         # What the request restricts the free space to is nothing that this launcher runs.
         return None, math.inf

@@ -20,6 +20,7 @@ from meshwright.solver.training.forms.uniform.launchable_inside import (
     certified,
     launchable_inside,
 )
+from meshwright.solver.training.report.anytime import steps_of
 from meshwright.solver.training.report.plan_report import feasible_plan, infeasible_plan, memory_reason
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
 from meshwright.solver.training.report.slo import slo_limit_s, slo_reason
@@ -91,7 +92,7 @@ def _plan_in_given_order(
     if result.best is not None:
         reason = slo_reason(request, result.best.cost.step_time_s)
         if reason is None:
-            swept = swept_plans(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=progress)
+            swept = swept_plans(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=steps_of(progress))
             return feasible_plan(request, costs, result, swept=swept)
         if not proven:
             reason = _unfinished_reason(result)
