@@ -86,7 +86,7 @@ def _of_plan(answered: AnsweredRequest) -> Iterable[str]:
         yield f"<h2>Also try</h2>{_paragraph(equals_in_words(plan.equals))}{_list(named)}"
     command = _launch_command(plan, request)
     if command is not None:
-        yield f"<h2>Launch</h2><pre>{html_lines(command)}</pre>"
+        yield f'<h2>Launch</h2><pre tabindex="0" role="region" aria-label="Launch command">{html_lines(command)}</pre>'
     yield _paragraph(f"Plan {plan.digest}")
 
 
@@ -107,7 +107,7 @@ def _stage_table(stages: Sequence[Stage]) -> str:
     rows = "".join(f"<tr>{''.join(_cells(row, stage))}</tr>" for row, stage in enumerate(stages[:MOST_STAGES]))
     left = len(stages) - MOST_STAGES
     more = _paragraph(f"{left} more in the plan document") if left > 0 else ""
-    return f'<h2>Stages</h2><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{more}'
+    return f"<h2>Stages</h2>{_scrolled('Stages')}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{more}"
 
 
 def _cells(row: int, stage: Stage) -> Iterable[str]:
@@ -131,7 +131,12 @@ def _launch_command(plan: Plan, request: PlanRequest) -> str | None:
 
 
 def _drawn(title: str, svg: str) -> str:
-    return f'<h2>{title}</h2><div class="scroll wide">{svg}</div>'
+    return f"<h2>{title}</h2>{_scrolled(title, 'wide')}{svg}</div>"
+
+
+def _scrolled(name: str, look: str = "") -> str:
+    """The opening of a place that scrolls sideways, by keyboard too; ``name`` is text and is read to who doesn't see it."""
+    return f'<div class="{f"scroll {look}".strip()}" tabindex="0" role="region" aria-label="{html_text(name)}">'
 
 
 def _paragraph(text: str) -> str:

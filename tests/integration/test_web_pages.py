@@ -17,8 +17,11 @@ from meshwright.app.security.keeping import KeyWish, create_key
 from meshwright.app.security.key_repository import KeyRepository
 from meshwright.app.security.principal import Scope
 from meshwright.app.settings import Auth, Settings
+from meshwright.app.solving import OnBeat, ignore_beat
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.request import PlanRequest
 from tests.attacks.names import PIECES
-from tests.support.fakes import FakeSolver
+from tests.support.fakes import FakeSolver, infeasible_plan
 from tests.support.requests_given import training
 from tests.support.service import running_service
 
@@ -34,6 +37,14 @@ def guarded(settings: Settings) -> Iterator[tuple[httpx.Client, Settings]]:
 
 def key_of(settings: Settings, *scopes: Scope, tenant: str = "acme") -> str:
     return create_key(KeyRepository(open_engine(settings.database_url)), KeyWish(tenant, "test", frozenset(scopes))).text
+
+
+class NoPlan(FakeSolver):
+    """Finds no plan."""
+
+    def __call__(self, request: PlanRequest, on_beat: OnBeat = ignore_beat) -> Plan:
+        """Answer at once."""
+        return infeasible_plan(request)
 
 
 class Page(HTMLParser):
@@ -73,6 +84,25 @@ def test_a_plan_is_listed_and_shown(client: httpx.Client) -> None:
     assert "tokens/s" in shown and "<svg" in shown
     assert client.get(f"/plans/{digest}/document").content == client.get(f"/v1/plans/{digest}").content
     assert client.get(f"/plans/{digest}/page").headers["content-disposition"].startswith("attachment")
+    assert f'href="/plans/{digest}/trace"' in shown
+    trace = client.get(f"/plans/{digest}/trace")
+    assert "plan.perfetto.json" in trace.headers["content-disposition"]
+    assert any(event["ph"] == "X" for event in trace.json()["traceEvents"])
+
+
+def test_plans_are_listed_by_their_state(client: httpx.Client) -> None:
+    digest = client.post("/v1/plans", json=training()).json()["digest"]
+    assert digest in safe(client.get("/", params={"model": "", "staleness": ""}))
+    stale = safe(client.get("/", params={"staleness": "stale"}))
+    assert digest not in stale and '<option value="stale" selected>' in stale
+    safe(client.get("/", params={"staleness": '"><b>'}), 404)
+
+
+def test_an_answer_without_a_plan_has_no_trace(settings: Settings) -> None:
+    with running_service(settings, NoPlan()) as client:
+        digest = client.post("/v1/plans", json=training()).json()["digest"]
+        assert "/trace" not in safe(client.get(f"/plans/{digest}"))
+        assert 'role="alert"' in safe(client.get(f"/plans/{digest}/trace"), 422)
 
 
 def test_the_builder_leads_to_the_plan(client: httpx.Client) -> None:

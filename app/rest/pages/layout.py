@@ -47,8 +47,9 @@ def page(title: str, body: str, *, status: int = 200, refresh_s: int | None = No
     )
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """Return a table; heads are text, cells are HTML."""
+def table(name: str, heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """Return a table that scrolls by keyboard too; its name and heads are text, cells are HTML."""
     head = "".join(f'<th scope="col">{html_text(text)}</th>' for text in heads)
     lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+    place = f'<div class="scroll" tabindex="0" role="region" aria-label="{html_text(name)}">'
+    return f"{place}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"

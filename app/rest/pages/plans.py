@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,6 +14,8 @@ from meshwright.app.http.bodies import JSON
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import Cursor, NameFilter, before_of, page_of
 from meshwright.app.pictures.page import plan_article, plan_page
+from meshwright.app.pictures.step_timeline import step_timeline
+from meshwright.app.pictures.trace import trace_text
 from meshwright.app.plans.documents import read_plan_document
 from meshwright.app.plans.repository import PlanFilter, Staleness
 from meshwright.app.plans.schemas import PlanItem, plan_item
@@ -29,6 +31,12 @@ PAGE = 50
 
 _CURSOR = "plan"
 
+_STATES: dict[str, str] = {
+    Staleness.CURRENT: "current: the answer of now to a registered model or cluster",
+    Staleness.STALE: "stale: its registered model or cluster has changed since",
+    Staleness.SUPERSEDED: "superseded: another plan answers its question now",
+}
+
 
 @router.get("/")
 def list_plans(
@@ -36,22 +44,24 @@ def list_plans(
     caller: PageReader,
     cursor: Cursor = None,
     model: NameFilter = None,
-    staleness: Annotated[Staleness | None, Query()] = None,
+    staleness: Annotated[Staleness | Literal[""] | None, Query()] = None,
 ) -> Response:
     """The plans of the caller, newest first, a page at a time."""
     engine: Engine = request.app.state.engine
     store = PlanStore(engine, caller.tenant)
-    wanted = PlanFilter(model or None, None, None, None, staleness)
+    wanted = PlanFilter(model or None, None, None, None, staleness or None)
     rows, more = page_of(store.page(wanted, before=before_of(_CURSOR, cursor), limit=PAGE + 1), PAGE)
     stale = store.stale_since(*(row.digest for row in rows))
     items = [plan_item(row, stale.get(row.digest)) for row in rows]
     search = (
         '<form method="get" action="/" role="search"><label for="model">Model</label>'
-        f'<input id="model" name="model" type="text" value="{html_text(model or "")}"> <button>Search</button></form>'
+        f'<input id="model" name="model" type="text" value="{html_text(model or "")}"> '
+        f'<label for="staleness">State</label><select id="staleness" name="staleness">{_states(staleness)}</select>'
+        " <button>Search</button></form>"
     )
     following = ""
     if more:
-        given = {"cursor": cursor_of(_CURSOR, rows[-1].id), "model": model, "staleness": staleness}
+        given = {"cursor": cursor_of(_CURSOR, rows[-1].id), "model": model, "staleness": staleness or None}
         query = urlencode({name: value for name, value in given.items() if value is not None})
         following = f'<p><a href="/?{html_text(query)}" rel="next">Older plans</a></p>'
     found = _table(items) if items else '<p>There is no such plan. <a href="/new">Make one</a>.</p>'
@@ -66,9 +76,10 @@ def show_plan(request: Request, caller: PageReader, digest: str) -> Response:
     since = store.stale_since(digest).get(digest)
     stale = "" if since is None else f'<p class="bad">Stale: a newer calibration was stored {since:%Y-%m-%d %H:%M} UTC.</p>'
     place = f"/plans/{html_text(digest)}"
-    document = (
-        f'<p>Take away: <a href="{place}/document">plan document (JSON)</a>, <a href="{place}/page">this page as a file</a></p>'
-    )
+    files = [f'<a href="{place}/document">plan document (JSON)</a>', f'<a href="{place}/page">this page as a file</a>']
+    if step_timeline(answered) is not None:
+        files.append(f'<a href="{place}/trace">trace of a step</a> for Perfetto')
+    document = f"<p>Take away: {', '.join(files)}</p>"
     title = f"Plan: {answered.plan.model or answered.request.model.name}"
     return page(title, stale + plan_article(answered) + document, signed_in=COOKIE in request.cookies)
 
@@ -88,9 +99,28 @@ def take_page(request: Request, caller: PageReader, digest: str) -> Response:
     return HTMLResponse(whole, headers=HEADERS | {"content-disposition": 'attachment; filename="plan.html"'})
 
 
+@router.get("/plans/{digest}/trace")
+def take_trace(request: Request, caller: PageReader, digest: str) -> Response:
+    """The pipeline timeline of a training plan's step, as a trace for Perfetto."""
+    text = PlanStore(request.app.state.engine, caller.tenant).get(digest)
+    trace = trace_text(read_plan_document(json.loads(text)))
+    return Response(
+        trace, media_type=JSON, headers=HEADERS | {"content-disposition": 'attachment; filename="plan.perfetto.json"'}
+    )
+
+
+def _states(chosen: Staleness | str | None) -> str:
+    """The choices of the list's state, any first; ``chosen`` is the one that is shown."""
+    return "".join(
+        f'<option value="{value}"{" selected" if value == (chosen or "") else ""}>{html_text(said)}</option>'
+        for value, said in (("", "any"), *_STATES.items())
+    )
+
+
 def _table(items: list[PlanItem]) -> str:
     return table(
-        ("model", "what", "devices", "tokens/s", "certificate", "made (UTC)", "state"),
+        "Plans",
+        ("model", "what", "devices", "tokens/s", "certificate", "made (UTC)", "calibration"),
         [
             (
                 f'<a href="/plans/{html_text(item.digest)}">{html_text(item.model)}</a>',
@@ -99,7 +129,7 @@ def _table(items: list[PlanItem]) -> str:
                 "no plan" if item.tokens_per_s is None else f"{item.tokens_per_s:,.0f}",
                 html_text(item.status),
                 f"{item.created_at:%Y-%m-%d %H:%M}",
-                "current" if item.stale_since is None else "stale",
+                "" if item.stale_since is None else "a newer one is stored",
             )
             for item in items
         ],
