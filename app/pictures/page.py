@@ -25,7 +25,7 @@ MOST_STAGES = 64
 STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem;color:#1f2328;background:#fff}
-h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.scroll{overflow-x:auto}
+p,li,h1{overflow-wrap:anywhere}h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.scroll{overflow-x:auto}
 table{border-collapse:collapse}th,td{padding:.2rem .7rem .2rem 0;text-align:left;white-space:nowrap}
 pre{overflow-x:auto;padding:.7rem;background:#8882}.wide svg{min-width:640px}
 @media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}}
