@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import resource
 import signal
+from asyncio import Lock, Semaphore
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
-from threading import BoundedSemaphore
 from typing import Any
 
 from meshwright.app.errors import RateLimitedError, SolverCrashError
@@ -18,7 +20,7 @@ LIMIT_S = 60.0
 CPU_LIMIT_S = 20
 """Seconds of processor time that it may take."""
 AT_ONCE = 2
-"""Questions that a service answers beside one another."""
+"""Questions that a service answers beside one another, one of each tenant."""
 WAIT_S = 5.0
 """Seconds that one more question waits for its turn."""
 
@@ -36,22 +38,26 @@ class Children:
         self._memory_bytes, self._limit_s = memory_bytes, limit_s
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([_PRELOADED])
-        self._turns = BoundedSemaphore(AT_ONCE)
+        self._turns, self._of_tenant = Semaphore(AT_ONCE), dict[str, Lock]()
 
-    def answer(self, answering: Answering, document: Document) -> Document:
-        """Return what a function of a module makes of a document.
+    async def answer(self, tenant: str, answering: Answering, document: Document) -> Document:
+        """Return what a function of a module makes of a document, when it is the tenant's turn. No thread waits for that.
 
         Raises what it raises; InvalidInputError for a question that takes too long or too much memory; RateLimitedError where
         others take all turns; SolverCrashError for a process that died.
         """
-        if not self._turns.acquire(timeout=WAIT_S):
-            raise RateLimitedError("the service answers as many questions as it can at once", wait_s=int(WAIT_S))
-        try:
-            return self._answer(answering, document)
-        finally:
-            self._turns.release()
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await stack.enter_async_context(self._of_tenant.setdefault(tenant, Lock()))
+                    await stack.enter_async_context(self._turns)
+            except TimeoutError:
+                said = "the service answers as many questions as it can at once"
+                raise RateLimitedError(said, wait_s=int(WAIT_S)) from None
+            return await asyncio.to_thread(self.answer_now, answering, document)
 
-    def _answer(self, answering: Answering, document: Document) -> Document:
+    def answer_now(self, answering: Answering, document: Document) -> Document:
+        """Return what the function makes of the document without waiting for a turn; raises as ``answer`` but for that."""
         ours, theirs = self._context.Pipe(duplex=False)
         cpu_s = min(CPU_LIMIT_S, int(self._limit_s) + 1)
         task = (theirs, answering, document, self._memory_bytes, cpu_s)

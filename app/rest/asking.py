@@ -18,6 +18,7 @@ from meshwright.app.http.bodies import JSON, body_of, json_body
 from meshwright.app.http.problem_responses import problem_answers
 from meshwright.app.plans.reading import PlanReader
 from meshwright.app.rest.gate import Reader
+from meshwright.app.security.principal import Principal
 from meshwright.app.settings import Settings
 from meshwright.solver.problem.choices import Launcher
 
@@ -43,7 +44,7 @@ async def explain(request: Request, caller: Reader) -> Response:
 
     The command is read, never run. No better plan is looked for: give the answer's ``request`` to ``POST /v1/plans``.
     """
-    return await _answered(request, answers.explanation, check=answers.new_explanation)
+    return await _answered(request, caller, answers.explanation, check=answers.new_explanation)
 
 
 @router.post(
@@ -55,7 +56,7 @@ async def explain(request: Request, caller: Reader) -> Response:
 )
 async def predict(request: Request, caller: Reader) -> Response:
     """Predict the figures of a given plan for a request. Nothing is stored."""
-    return await _answered(request, answers.prediction)
+    return await _answered(request, caller, answers.prediction)
 
 
 @router.post(
@@ -67,7 +68,7 @@ async def predict(request: Request, caller: Reader) -> Response:
 )
 async def simulate(request: Request, caller: Reader) -> Response:
     """Simulate a given serving plan under the load of a request, and say what its requests see."""
-    return await _answered(request, answers.simulation)
+    return await _answered(request, caller, answers.simulation)
 
 
 @router.get(
@@ -92,19 +93,19 @@ async def launch(
     plan = await asyncio.to_thread(parse_document, stored.text.encode(), what="plan")
     asked = {"plan": plan, "launcher": launcher.value, "scheduler": None if scheduler is None else scheduler.value}
     children: Children = request.app.state.children
-    found = await asyncio.to_thread(children.answer, answers.launch_document, asked)
+    found = await children.answer(caller.tenant, answers.launch_document, asked)
     return Response(compact_json(found), media_type=JSON)
 
 
 Check = Callable[[dict[str, Any]], object]
 
 
-async def _answered(request: Request, answering: Answering, check: Check | None = None) -> Response:
+async def _answered(request: Request, caller: Principal, answering: Answering, check: Check | None = None) -> Response:
     """The answer to a question, which ``check`` refuses before a process is started for it."""
     settings: Settings = request.app.state.settings
     children: Children = request.app.state.children
     async with json_body(request, max_bytes=settings.max_body_bytes) as body:
         if check is not None:
             await body.work(check, body.document)
-        found = await asyncio.to_thread(children.answer, answering, body.document)
+        found = await children.answer(caller.tenant, answering, body.document)
     return Response(compact_json(found), media_type=JSON)

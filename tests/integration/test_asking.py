@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
 import pytest
 
-from meshwright.app.asking.child import Children
+from meshwright.app.asking import child
+from meshwright.app.asking.child import Answering, Children
 from meshwright.app.asking.questions import EXPLANATION_EXAMPLES
+from meshwright.app.errors import RateLimitedError
 from meshwright.app.settings import Auth, Settings
 from meshwright.app.solving import OnBeat, ignore_beat, solve_here
 from meshwright.costmodels.errors import InvalidInputError
@@ -114,4 +118,32 @@ def sleeping(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def test_a_question_that_takes_too_long_is_ended() -> None:
     with pytest.raises(InvalidInputError, match="more than it may"):
-        Children(memory_bytes=GIB, limit_s=0.5).answer(sleeping, {})
+        Children(memory_bytes=GIB, limit_s=0.5).answer_now(sleeping, {})
+
+
+def test_one_tenants_questions_leave_anothers_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five questions of a tenant one is answered at a time, and no thread waits; another tenant's comes between."""
+    begun, going = list[str](), threading.Event()
+
+    def answered(self: Children, answering: Answering, document: Mapping[str, Any]) -> Mapping[str, Any]:
+        begun.append(document["tenant"])
+        if document["tenant"] == "many":
+            assert going.wait(60)
+        return document
+
+    monkeypatch.setattr(Children, "answer_now", answered)
+    monkeypatch.setattr(child, "WAIT_S", 0.2)
+
+    async def ask() -> list[object]:
+        children = Children(memory_bytes=GIB)
+        many = [asyncio.create_task(children.answer("many", dict, {"tenant": "many"})) for _ in range(5)]
+        await asyncio.sleep(0)
+        one = await children.answer("one", dict, {"tenant": "one"})
+        await asyncio.wait(many, timeout=0.5, return_when=asyncio.ALL_COMPLETED)
+        going.set()
+        return [one, *await asyncio.gather(*many, return_exceptions=True)]
+
+    one, *others = asyncio.run(ask())
+    assert one == {"tenant": "one"}
+    assert begun == ["many", "one"]
+    assert sum(isinstance(each, RateLimitedError) for each in others) == 4

@@ -18,7 +18,8 @@ HEADERS = {
 }
 
 STYLE_SHEET = STYLE + (
-    "form+.scroll{margin-top:1rem}nav{display:flex;flex-wrap:wrap;gap:.3rem 1rem;align-items:baseline;border-bottom:1px solid #8886;padding-bottom:.6rem}"
+    "form+.scroll{margin-top:1rem}"
+    "nav{display:flex;flex-wrap:wrap;gap:.3rem 1rem;align-items:baseline;border-bottom:1px solid #8886;padding-bottom:.6rem}"
     "nav form{margin:0 0 0 auto}legend label{display:inline;font-weight:600}.fields{display:grid;gap:0 1rem;"
     "grid-template-columns:repeat(auto-fit,minmax(14rem,1fr))}.fields input[type=text]{width:100%}"
     "nav strong{margin-right:1rem}label{display:block;margin:.7rem 0 .2rem}"
