@@ -18,7 +18,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -134,8 +134,9 @@ def arena(folder: Path, database: str) -> Iterator[Arena]:
             "MESHWRIGHT_MAX_WAITING_JOBS": "4000",
         }
         subprocess.run([*MESHWRIGHT, "migrate"], env=os.environ | settings, check=True, capture_output=True)
-        with running_process(folder, "--workers", "0", **settings) as service:
-            resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        with ExitStack() as stack:
+            with few_descriptors():
+                service = stack.enter_context(running_process(folder, "--workers", "0", **settings))
             port = int(service.url.rsplit(":", 1)[1])
             made = [_key(service, tenant) for tenant in ("greedy", "greedy", "modest")]
             ready = Arena(service, port, (made[0], made[1]), made[2], "", issuer, database, folder)
@@ -143,6 +144,17 @@ def arena(folder: Path, database: str) -> Iterator[Arena]:
                 answer = client.post("/v1/plans", json=TRAINING_REQUEST, headers={"prefer": "wait=250"})
                 answer.raise_for_status()
             yield Arena(service, port, ready.keys, made[2], answer.headers["location"], issuer, database, folder)
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """Give what is started meanwhile so few descriptors: a service looks once, at its start, how many it has."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _key(service: ServiceProcess, tenant: str) -> str:
