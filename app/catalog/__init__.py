@@ -34,9 +34,10 @@ def model(name: str) -> ModelGraph:
 def model_document(name: str) -> dict[str, Any]:
     """The config.json of that name, without its notes; raises ModelError with the names there are."""
     model(name)
-    return _document(name)
+    return dict(_document(name))
 
 
+@cache
 def _document(name: str) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(_models().joinpath(f"{name}.json").read_text(encoding="utf-8"))
     document.pop(NOTES_FIELD, None)
