@@ -34,6 +34,7 @@ CORES = {TIMES: (0, 1), COUNTS: (2, 3), RESTARTS: (2, 3)}
 CORES_NEEDED = 4
 
 AT_MOST = re.compile(r"(?P<kind>.+): at most (?P<most>\d+)/s, (?P<cpu>[\d.]+) ms of processor each")
+WAITING = re.compile(r"\s*\d+ of \d+ plans wait after \d+ s")
 PACED = re.compile(r"\s+(?P<rate>.+): median (?P<median>[\d.]+) ms, p99 (?P<p99>[\d.]+) ms")
 
 
@@ -45,6 +46,11 @@ def table(output: str) -> str:
 def quoted(output: str) -> str:
     """Return what was printed, to be shown as it is."""
     return f"```text\n{output.strip()}\n```"
+
+
+def outcomes(output: str) -> str:
+    """Return what was printed without the lines that tell how far a measurement was."""
+    return quoted("\n".join(line for line in output.splitlines() if not WAITING.fullmatch(line)))
 
 
 def rates(output: str) -> str:
@@ -80,7 +86,7 @@ STEPS = (
     Step("load-sqlite", RELIABILITY, (LOAD,), rates, TIMES),
     Step("load-postgresql", RELIABILITY, (LOAD, "--authenticated"), rates, TIMES, needs_postgresql=True),
     Step("load-two-processes", RELIABILITY, (LOAD, "--authenticated", "--processes", "2"), rates, TIMES, needs_postgresql=True),
-    Step("replan", RELIABILITY, ("benchmarks/replan.py",), quoted, TIMES),
+    Step("replan", RELIABILITY, ("benchmarks/replan.py",), outcomes, TIMES),
     Step("restarts", RELIABILITY, ("-m", "tests.attacks.restarts", "postgresql", "50", "50"), quoted, RESTARTS),
     Step("crash-failover", RELIABILITY, ("-m", "tests.crash", "failover"), quoted, COUNTS),
     Step("crash-sqlite", RELIABILITY, ("-m", "tests.crash", "sqlite"), quoted, COUNTS),
