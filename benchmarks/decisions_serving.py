@@ -5,14 +5,13 @@ Run from the root of the repository: python -m benchmarks.decisions_serving [TAB
 
 from __future__ import annotations
 
-import math
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
+from benchmarks.decisions_serving_rules import Choice, Decisions, LawOf, choices_of, decided, errors_of, told_by
+from benchmarks.decisions_serving_tried import TRIED, tried_rules
 from benchmarks.serving_laws import (
     Key,
     Laws,
@@ -28,13 +27,11 @@ from benchmarks.serving_laws import (
 from meshwright.app.validation.serving.regimes import without_copies
 from meshwright.app.validation.serving.report import ScoredPoint
 from meshwright.app.validation.serving.rows import read_measured_points
-from meshwright.costmodels.fitting.latencies import LatencyPoint, learned_latency
 from meshwright.costmodels.serving.latency_law import LatencyLaw
-from meshwright.solver.serving.trials import Candidate, Kept, best_next
 
 MEASURED = tuple(Path("../shared/data/serving") / name for name in ("measured.csv", "newer.csv"))
 PAGE = Path("docs/decisions-serving.md")
-FEWEST_LAYOUTS = 2
+OURS = "most expected worth: throughput times the chance to keep it (the first of [trials](calibration.md#trials))"
 TOLD = (1, 3)
 """Measured points of the deployment under other loads that a law learns from."""
 
@@ -54,174 +51,13 @@ without.
 
 DECISIONS = """Layouts of one model on one device type, engine, format, lengths and number of clients competed; the target is
 the median of their measured times ({time}), which half of them hold, so the best layout is often just at it: a margin
-costs more here than at a target that falls anywhere. Broken: the pick misses the target. Regret: throughput of a device that
+costs more here than at a target that falls anywhere. No plan: no layout is said to hold the target, where a search answers so;
+the pick then is the layout that comes nearest. Broken: the pick misses the target. Regret: throughput of a device that
 the other picks lose against the best layout that holds it. With a second point what the first pick taught is known, and the
 better of both that holds is kept; nothing is where none holds. The second is that of the plan made again by the same rule, or
 by expected gain the one after which the best that was found is expected to be worth most ([trials](calibration.md#trials)), as
 the third is.
 """
-
-
-@dataclass(frozen=True)
-class Layout:
-    """A measured layout: tokens a second of a device as predicted and measured, and its latencies."""
-
-    predicted_rate: float
-    rate: float
-    latency: MeasuredLatency
-    time: Time = Time.TPOT
-
-    @property
-    def told(self) -> LatencyPoint:
-        """The time that the target is of, simulated and measured."""
-        return self.latency.of(self.time)
-
-    @property
-    def measured_s(self) -> float:
-        """The same as measured."""
-        return self.told.measured_s
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Layouts of one model on one device and engine under one load, and the target that half of them hold."""
-
-    layouts: tuple[Layout, ...]
-
-    @property
-    def key(self) -> tuple[Key, bool]:
-        """The deployment, and whether its layouts are pools: what decides its law."""
-        first = self.layouts[0].latency
-        return first.key, first.pools
-
-    @property
-    def time(self) -> Time:
-        """The time that the target is of."""
-        return self.layouts[0].time
-
-    @property
-    def target_s(self) -> float:
-        """The median of what was measured: half of the layouts hold it."""
-        return median(layout.measured_s for layout in self.layouts)
-
-    @property
-    def best_rate(self) -> float:
-        """The most tokens a second of a device of a layout that holds the target."""
-        return max(layout.rate for layout in self.layouts if layout.measured_s <= self.target_s)
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """The outcome of a rule: choices, the share whose pick broke the target, and the mean loss of throughput of the other
-    picks, of the best of two by the rule, and of the best of two and of three by expected gain."""
-
-    rule: str
-    choices: int
-    broken: float
-    regret: float
-    regret_of_two: float
-    regret_by_gain: tuple[float, float]
-
-
-LawOf = Callable[[Choice], LatencyLaw]
-
-
-def choices_of(points: Iterable[MeasuredLatency], time: Time) -> list[Choice]:
-    """Layouts that competed, one a layout: those of the same model, device, engine, format, lengths and clients."""
-    members: dict[tuple[object, ...], dict[tuple[object, ...], Layout]] = defaultdict(dict)
-    for point in points:
-        run, said, rate = point.scored.measured.run, point.scored.simulated, measured_rate(point.scored)
-        if said is None or rate is None or not run.n_gpus:
-            continue
-        asked = (run.model, run.gpu, run.engine, run.precision, run.mode, run.prompt_tokens, run.output_tokens, run.concurrency)
-        layout = Layout(said.output_tokens_per_s / run.n_gpus, rate / run.n_gpus, point, time)
-        members[asked].setdefault((run.tp, run.pp, run.attention_dp, run.ep, run.n_gpus), layout)
-    return [Choice(tuple(each.values())) for each in members.values() if len(each) >= FEWEST_LAYOUTS]
-
-
-def measured_rate(point: ScoredPoint) -> float | None:
-    """Tokens a second of all clients: as measured, else as many answers at once as there are clients, each in its mean time."""
-    run, outcome = point.measured.run, point.measured.outcome
-    if outcome.output_tokens_per_s:
-        return outcome.output_tokens_per_s
-    if not (outcome.ttft_ms and outcome.tpot_ms and run.output_tokens and run.concurrency.isdigit()):
-        return None
-    answer_s = (outcome.ttft_ms + (run.output_tokens - 1) * outcome.tpot_ms) / 1e3
-    return int(run.concurrency) * run.output_tokens / answer_s
-
-
-def order(layouts: Sequence[Layout], target_s: float, law: LatencyLaw, confidence: float) -> list[Layout]:
-    """The layouts in the order in which they are deployed: those that hold the target with a confidence, most predicted
-    throughput first, then the nearest to it."""
-
-    def promised_s(layout: Layout) -> float:
-        return law.promised_s(layout.told.simulated_s, confidence)
-
-    holds = [layout for layout in layouts if promised_s(layout) <= target_s]
-    others = [layout for layout in layouts if layout not in holds]
-    return sorted(holds, key=lambda each: -each.predicted_rate) + sorted(others, key=promised_s)
-
-
-def decided(rule: str, choices: Sequence[Choice], law_of: LawOf, confidence: float) -> Decisions:
-    """The outcome of a rule that knows a law."""
-    broken, regrets, of_two, by_gain = [], [], [], []
-    for choice in choices:
-        law, target_s = law_of(choice), choice.target_s
-        first = order(choice.layouts, target_s, law, confidence)[0]
-        broken.append(first.measured_s > target_s)
-        if not broken[-1]:
-            regrets.append(1.0 - first.rate / choice.best_rate)
-        told = learned_latency(law, [first.told], outside_sigma_s=choice.time.constant_sigma_s)
-        rest = [layout for layout in choice.layouts if layout is not first]
-        second = order(rest, target_s, told, confidence)[0]
-        of_two.append(regret_of([first, second], choice))
-        third = gained(choice, [first], law, points=2)
-        by_gain.append((regret_of(third[:2], choice), regret_of(third, choice)))
-    gains = (fmean(two for two, _ in by_gain), fmean(three for _, three in by_gain))
-    return Decisions(rule, len(choices), fmean(broken), fmean(regrets), fmean(of_two), gains)
-
-
-def gained(choice: Choice, ran: Sequence[Layout], law: LatencyLaw, *, points: int) -> list[Layout]:
-    """The layouts that ran and so many more, each by expected gain given what those before it told."""
-    known, free = list(ran), Kept(law, 0.0, math.inf)
-    while points > 0 and len(known) < len(choice.layouts):
-        told = learned_latency(law, [layout.told for layout in known], outside_sigma_s=choice.time.constant_sigma_s)
-        candidates = []
-        for layout in choice.layouts:
-            tpot = Kept(told, told.median_s(layout.told.simulated_s), choice.target_s)
-            has_kept = layout.measured_s <= choice.target_s if layout in known else None
-            candidates.append(Candidate(layout.predicted_rate, free, tpot, has_kept))
-        known.append(choice.layouts[best_next(candidates, [])])
-        points -= 1
-    return known
-
-
-def regret_of(found: Sequence[Layout], choice: Choice) -> float:
-    """The throughput that the best of some layouts that holds the target loses against the best; all of it where none holds."""
-    held = [layout.rate for layout in found if layout.measured_s <= choice.target_s]
-    return 1.0 - max(held) / choice.best_rate if held else 1.0
-
-
-def told_by(points: int, choices: Sequence[Choice], laws: Mapping[tuple[Key, bool], Laws]) -> LawOf:
-    """The law of each choice after so many points of its deployment under other loads, evenly spread over them."""
-    by_key: dict[tuple[Key, bool], list[Choice]] = defaultdict(list)
-    for choice in choices:
-        by_key[choice.key].append(choice)
-
-    def law_of(choice: Choice) -> LatencyLaw:
-        others = [each for each in by_key[choice.key] if each is not choice]
-        taken = [others[len(others) * (2 * n + 1) // (2 * points)] for n in range(points)] if len(others) >= points else []
-        seen = [each.layouts[n % len(each.layouts)].told for n, each in enumerate(taken)]
-        return learned_latency(laws[choice.key].of(choice.time), seen, outside_sigma_s=choice.time.constant_sigma_s)
-
-    return law_of
-
-
-def errors_of(choices: Sequence[Choice], law_of: LawOf) -> tuple[float, float]:
-    """Mean error of medians, and the share of measured times below what is promised at 0.9."""
-    pairs = [(law_of(choice), layout.told) for choice in choices for layout in choice.layouts]
-    errors = [abs(law.median_s(told.simulated_s) / told.measured_s - 1.0) for law, told in pairs]
-    return fmean(errors), fmean(told.measured_s <= law.promised_s(told.simulated_s, 0.9) for law, told in pairs)
 
 
 def page_of(points: Sequence[ScoredPoint]) -> str:
@@ -233,6 +69,7 @@ def page_of(points: Sequence[ScoredPoint]) -> str:
         choices = choices_of(latencies, time)
         lines += ["", f"## {len(choices)} choices by {time.value.upper()}\n", DECISIONS.format(time=time.words)]
         lines += _decisions(choices, laws)
+        lines += ["", TRIED, *_table(tried_rules(time, choices, latencies, laws))]
         lines += ["", f"### What measured points teach of {time.value.upper()}\n", _LEARNING.format(time=time.words)]
         taught = {"none": _unmeasured(laws), **{str(n): told_by(n, choices, laws) for n in TOLD}}
         for name, law_of in taught.items():
@@ -249,14 +86,13 @@ def _unmeasured(laws: Mapping[tuple[Key, bool], Laws]) -> LawOf:
 
 def _decisions(choices: Sequence[Choice], laws: Mapping[tuple[Key, bool], Laws]) -> list[str]:
     """Lines of the table of rules."""
-    columns = ("target broken", "regret of the others", "with a second, same rule", "second by gain", "third by gain")
-    lines = [f"| the pick has the most throughput a device | {' | '.join(columns)} |", "| --- | --- | --- | --- | --- | --- |"]
 
     def blind(choice: Choice) -> LatencyLaw:
         return LatencyLaw(0.0, 1e-9, 1e-9, 1e-9)
 
     results = [
         decided("target not looked at", choices, blind, 0.5),
+        decided(OURS, choices, _unmeasured(laws), None),
         *(
             decided(f"of those that hold it at confidence {confidence:g}{note}", choices, _unmeasured(laws), confidence)
             for confidence, note in ((0.5, " (the prediction itself)"), (0.75, ""), (0.9, " (the default)"))
@@ -265,9 +101,18 @@ def _decisions(choices: Sequence[Choice], laws: Mapping[tuple[Key, bool], Laws])
     for points in TOLD:
         words = f"{points} measured point{'s' if points > 1 else ''} of the deployment under other loads"
         law_of = told_by(points, choices, laws)
+        results.append(decided(f"by expected worth, after {words}", choices, law_of, None))
         results += [decided(f"at confidence {c:g}, after {words}", choices, law_of, c) for c in (0.5, 0.9)]
+    return _table(results)
+
+
+def _table(results: Sequence[Decisions]) -> list[str]:
+    """Lines of a table of outcomes."""
+    columns = ("no plan", "target broken", "of those with a plan", "regret of the others")
+    columns += ("with a second, same rule", "second by gain", "third by gain")
+    lines = [f"| the pick has the most throughput a device | {' | '.join(columns)} |", "| --- " * (len(columns) + 1) + "|"]
     for r in results:
-        shares = (r.broken, r.regret, r.regret_of_two, *r.regret_by_gain)
+        shares = (r.without_plan, r.broken, r.broken_with_plan, r.regret, r.regret_of_two, *r.regret_by_gain)
         lines.append(f"| {r.rule} | {' | '.join(f'{share:.1%}' for share in shares)} |")
     return lines
 

@@ -1,7 +1,8 @@
 """Compares the serving search with exhaustive enumeration on random requests of up to 32 devices.
 
 Run from the root of the repository: python -m benchmarks.serving_enumerable [first seed] [number of seeds] [objectives]
-Dense and mixture-of-experts models, one or two kinds of devices, workers that do both and pools, each objective. Every layout,
+Dense and mixture-of-experts models, one or two kinds of devices, workers that do both and pools, each objective, each at a
+confidence drawn with it. Every layout,
 batch limit and number of replicas is simulated, by shorter simulations than a plan's, and fewer batch limits: the search is
 what is tested. Degrees of each plan must divide the model as the engine wants it.
 """
@@ -36,6 +37,7 @@ from tests.unit.solver.serving.enumeration import best_objective, described, roo
 MODELS = ("llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-20b", "llama-3.1-70b")
 OBJECTIVES = (Objective.DEVICES, Objective.COST, Objective.THROUGHPUT)
 PRICES = {"dgx-h100": 2.5, "dgx-h200": 3.2, "dgx-b200": 5.0, "dgx-a100-80gb": 1.6}
+CONFIDENCES = (0.5, 0.75, 0.9, 0.97)
 TOLERANCE = 1e-9
 
 FEWER_LAYOUTS = 93
@@ -89,6 +91,7 @@ def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES)
     objective = objectives[seed // 3 % len(objectives)]
     pooled, fewer = ServingMode.DISAGGREGATED in modes, seed >= FEWER_LAYOUTS
     prompt, output = draw.choice((200, 1000, 4000)), draw.choice((50, 200, 500))
+    confidence = random.Random(f"confidence {seed}").choice(CONFIDENCES)
     return ServingRequest(
         model=model(draw.choice(MODELS)),
         cluster=Cluster(tuple(_groups(draw, most=8 if pooled and not fewer else 32))),
@@ -99,7 +102,11 @@ def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES)
             output_tokens=FixedLength(output),
             precision=DType.BF16,
         ),
-        slo=Slo(p95_ttft_ms=draw.choice((200.0, 500.0, 2000.0)), p95_tpot_ms=draw.choice((8.0, 20.0, 50.0))),
+        slo=Slo(
+            p95_ttft_ms=draw.choice((200.0, 500.0, 2000.0)),
+            p95_tpot_ms=draw.choice((8.0, 20.0, 50.0)),
+            confidence=confidence,
+        ),
         objective=objective,
         search=_space(modes, seed),
     )

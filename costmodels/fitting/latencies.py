@@ -51,12 +51,12 @@ def fitted_spreads(deployments: Iterable[Sequence[float]]) -> tuple[float, float
     errors = [tuple(each) for each in deployments if each]
     shared = math.sqrt(fmean(fmean(each) ** 2 for each in errors))
     inside = [pstdev(each) for each in errors if len(each) >= FEWEST_POINTS]
-    whole = _quantile(errors, COVERED) / NormalDist().inv_cdf(COVERED)
+    whole = quantile(errors, COVERED) / NormalDist().inv_cdf(COVERED)
     own = math.sqrt(max(0.0, whole**2 - shared**2)) if whole > 0.0 else 0.0
     return shared, max(own, median(inside) if inside else 0.0)
 
 
-def _quantile(errors: Sequence[Sequence[float]], share: float) -> float:
+def quantile(errors: Sequence[Sequence[float]], share: float) -> float:
     """Return the least error that a share of points has not more than, deployments counting alike."""
     weighed = sorted((error, 1.0 / (len(errors) * len(each))) for each in errors for error in each)
     below = 0.0

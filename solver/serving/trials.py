@@ -3,9 +3,9 @@
 A target is kept with a chance: the error of simulated times has a part that all plans share and one that each has of its own
 (`costmodels/serving/latency_law`). The search names the plan that keeps it with `slo.confidence`; a plan that does more with
 the same devices may keep it too. Candidates are the best plans at other confidences and of other widths of tensor parallelism.
-Each is worth what its objective says, and nothing where it misses a target. The next to run is the one after which the best
-that was found to keep its targets is expected to be worth most: summed exactly over what each plan has of its own, and over
-quantiles of what all share. What runs have told of the shared part is in the law already.
+Each is worth what its objective says, and nothing where it misses a target. The next to run, from the first on, is the one
+after which the best that was found to keep its targets is expected to be worth most: summed exactly over what each plan has of
+its own, and over quantiles of what all share. What runs have told of the shared part is in the law already.
 """
 
 from __future__ import annotations
@@ -162,16 +162,16 @@ def _expected_best(candidates: Sequence[Candidate], chances: Sequence[tuple[floa
 def ordered_trials(plans: Sequence[ServingPlan], candidates: Sequence[Candidate], *, most: int) -> tuple[ServingTrial, ...]:
     """Return at most ``most`` trials of those that have not run, in the order in which to run them.
 
-    Where nothing has run, the first plan comes first: it is what the request asked for.
+    The first is the one of most expected worth, which need not be the request's own: that one keeps its targets with the
+    confidence asked for, and often does less than its devices can.
     """
     chances = [each.chances() for each in candidates]
     everything = range(len(candidates))
     ideal = _expected_best(candidates, chances, everything)
     tried: list[int] = []
     trials: list[ServingTrial] = []
-    has_run = any(each.has_kept is not None for each in candidates)
     for _ in range(min(most, sum(each.has_kept is None for each in candidates))):
-        taken = best_next(candidates, tried) if tried or has_run else 0
+        taken = best_next(candidates, tried)
         tried.append(taken)
         found = _expected_best(candidates, chances, tried)
         regret = 1.0 - found / ideal if ideal > 0.0 else 0.0
