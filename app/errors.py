@@ -31,6 +31,8 @@ MeshwrightError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meshwright.app.quoting import readable
@@ -200,6 +202,15 @@ def at_field(error: InvalidInputError, field: str) -> DocumentError:
         faults = tuple(FieldError(join_path(field, f.field), f.problem, f.given, f.allowed, f.remedy) for f in error.fields)
         return DocumentError(error.problem, faults)
     return DocumentError(error.problem, (field_error(error, field),))
+
+
+@contextmanager
+def faults_at(field: str) -> Iterator[None]:
+    """Place the faults of what runs inside under a field of the document."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise at_field(error, field) from None
 
 
 def join_path(prefix: str, path: str) -> str:

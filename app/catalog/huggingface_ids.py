@@ -114,6 +114,24 @@ OTHER_FORMATS: Mapping[str, Mapping[str, Any]] = {
 }
 """The ``quantization_config`` of ids whose weights are stored in another format than those of the catalogue's file."""
 
+OTHER_HYPERPARAMETERS = frozenset(
+    {
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B",
+        "moonshotai/Kimi-K2-Thinking",
+        "moonshotai/Kimi-K2.5",
+        "Qwen/Qwen3-235B-A22B-Instruct-2507",
+        "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8",
+        "Qwen/Qwen3-30B-A3B-Instruct-2507",
+        "Qwen/QwQ-32B",
+        "zai-org/GLM-4.6",
+    }
+)
+"""Ids with the catalogue model's sizes, whose rotary base or scaling is another or not known: made for longer sequences, or
+from another base model."""
+
 
 _FORMATS = re.compile(r"[-_ ](?:fp8|nvfp4|mxfp4|fp4|int4|int8|w4a16|w8a8|awq|gptq|bf16)\b.*$", re.IGNORECASE)
 """Ends of the names of quantised copies of a model."""

@@ -9,6 +9,7 @@ from meshwright.app.exporters.command import Words, command_text, flag, node_ass
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.implemented import megatron_dropout, megatron_lost, megatron_overlaps, megatron_words, say
 from meshwright.app.exporters.launchable import recompute_differs, recompute_mode
+from meshwright.app.exporters.megatron_hyperparameters import hyperparameter_notes, hyperparameter_words
 from meshwright.app.exporters.mixture import LatentShape, MixtureShape
 from meshwright.app.exporters.parts import chunks_a_rank, model_parts
 from meshwright.app.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
@@ -46,6 +47,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         *_model_words(shape, workload),
         *_latent_words(shape.latent),
         *_mixture_words(shape.mixture, plan, workload.dispatch),
+        *hyperparameter_words(request.model.hyperparameters, shape),
         *_vocabulary_words(shape.vocab, plan.axes.tp),
         *_parallelism_words(plan, request),
         *_batch_words(plan, workload),
@@ -328,17 +330,11 @@ def _assumptions(shape: DecoderShape, plan: PipelinePlan, request: TrainingReque
             "--tp-comm-overlap is planned with Transformer Engine's own choice of methods; it refuses what has buffers of "
             "another size, as the last, smaller batch of a validation set"
         )
-    if shape.positions is Positions.ROTARY:
-        said.append("the graph does not hold the rotary base: add --rotary-base (and scaling) as the model has it")
+    said += hyperparameter_notes(request.model.hyperparameters, shape)
     workload = request.workload
     if isinstance(workload, TrainingWorkload) and workload.matmul in _RECIPES:
         said.append(
             "the plan counts fp8 primary weights (--fp8-param-gather): without them each device holds fp8 copies as well"
-        )
-    if shape.mixture is not None:
-        said.append(
-            "the graph holds the router's sizes, not its rule: add --moe-router-score-function and balancing as the model "
-            "has them; loads of experts are taken for even"
         )
     if plan.axes.pp > 1:
         virtual = chunks_a_rank(plan)

@@ -3,6 +3,8 @@ stage."""
 
 from __future__ import annotations
 
+import re
+
 from meshwright.app.exporters.shape import is_layer
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -10,6 +12,25 @@ from meshwright.costmodels.serving.speculation import HAS_CHECKPOINT, Draft
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, TraceArrivals
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+"""A name of the Hugging Face Hub: an owner, a slash and a repository (huggingface_hub, validate_repo_id)."""
+_DECODER_OF = " (text decoder)"
+"""Ending that the importer adds to the name of a model of text and images, of which it plans the decoder."""
+
+
+def checkpoint(model: str) -> str:
+    """The checkpoint that a server is told to load: the Hub's name where the model has one, else a directory of that name."""
+    name = model.removesuffix(_DECODER_OF)
+    return name if _HUB_ID.fullmatch(name) else f"./{model}"
+
+
+def checkpoint_assumption(model: str) -> str:
+    """Return the sentence on the checkpoint's place that the command takes for granted."""
+    named = checkpoint(model)
+    if named.startswith("./"):
+        return f"{named} stands for the directory or the Hugging Face name of the checkpoint"
+    return f"{named} is loaded from the Hugging Face Hub or its cache: put the directory of your checkpoint there if it has one"
 
 
 def require_engine(request: ServingRequest, engine: ServingEngine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from meshwright.app.importers.assembly import assemble
@@ -10,6 +11,7 @@ from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families import FAMILIES
 from meshwright.app.importers.families.assumed import read_assumed_decoder
 from meshwright.app.importers.families.family import Family
+from meshwright.app.importers.hyperparameters import read_hyperparameters
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.names import did_you_mean
 from meshwright.solver.problem.graph import ModelGraph
@@ -43,8 +45,9 @@ FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl"})
 def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_decoder: bool = False) -> ModelGraph:
     """The model graph of a parsed config.json.
 
-    Fields that say nothing about weights or work (dtype, quantization_config, token ids, rope scaling, dropout) are not
-    read: precision is part of the workload. Fields that the file leaves out have the class defaults of transformers. Of
+    Fields that say nothing about weights or work (dtype, quantization_config, token ids, dropout) are not
+    read: precision is part of the workload. Rotary base and scaling, the norms' epsilon and the router's rule are handed
+    on to launch files (``hyperparameters``). Fields that the file leaves out have the class defaults of transformers. Of
     a model of text and images the text decoder alone is read, and the graph's name says so.
 
     With ``assume_decoder`` a file of an unknown kind is read as a decoder of Llama's layers, which the graph's name says.
@@ -58,11 +61,12 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     if assume_decoder and _is_unknown(document):
         text = document.get("text_config")
         described = text if isinstance(text, Mapping) else document
-        return assemble(f"{name} (assumed decoder)", read_assumed_decoder(described, str(document.get("model_type"))))
+        assumed = assemble(f"{name} (assumed decoder)", read_assumed_decoder(described, str(document.get("model_type"))))
+        return replace(assumed, hyperparameters=read_hyperparameters(described))
     family = _family(document)
     _check_architecture(document, family)
     fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
-    return assemble(name, family.read(fields))
+    return replace(assemble(name, family.read(fields)), hyperparameters=read_hyperparameters(document))
 
 
 def _is_unknown(document: Mapping[str, Any]) -> bool:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from meshwright.app.catalog.huggingface_ids import OTHER_FORMATS, catalogue_name_of, id_as_written
 from meshwright.app.documents.records import read_record, to_document
-from meshwright.app.errors import at_field
-from meshwright.app.importers.checkpoint import FIELD as CHECKPOINT_FORMAT
+from meshwright.app.errors import faults_at
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from meshwright.app.requests.document import (
     REGISTERED,
@@ -22,6 +19,7 @@ from meshwright.app.requests.document import (
 )
 from meshwright.app.requests.learned import with_memory_of_runs, with_runs
 from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
+from meshwright.app.requests.models import read_source
 from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.requests.units import without_units
 from meshwright.app.requests.workloads import serving_workload
@@ -36,7 +34,7 @@ from meshwright.costmodels.calibration.calibration import Calibration, calibrati
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration
 from meshwright.costmodels.calibration.networks import fabric_key, is_fabric_key, measures, network_calibration
 from meshwright.costmodels.cluster.cluster import NEAREST, UNSTATED_NETWORK, Cluster, NodeGroup, NodeType, part_of_node
-from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
+from meshwright.costmodels.errors import ClusterError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
@@ -101,10 +99,10 @@ def resolve_request(
     """
     check_values(document, entry)
     source = read_record(RequestDocument, without_units(document), what="request")
-    with _faults_at("model"):
-        read = _model(source.model, files, registry, entry)
+    with faults_at("model"):
+        read = read_source(source.model, files, registry, entry)
         model = read.graph
-    with _faults_at("cluster"):
+    with faults_at("cluster"):
         cluster = _cluster(source.cluster, registry, entry)
         check_cluster(cluster)
     calibrations = read_calibrations(source.calibrations, files, stored, entry)
@@ -114,9 +112,9 @@ def resolve_request(
         calibrations = _with_newest(cluster, str(source.cluster.name), calibrations, registry)
     calibrations = with_runs(source, cluster, calibrations, registry, is_registered=is_registered)
     cluster = with_calibrations(cluster, calibrations)
-    with _faults_at("cluster"):
+    with faults_at("cluster"):
         _check_calibrations(cluster)
-    with _faults_at("workload"):
+    with faults_at("workload"):
         workload = (
             serving_workload(source.workload, files, read.config, [group.node.device for group in cluster.groups])
             if isinstance(source.workload, ServingSource)
@@ -124,10 +122,10 @@ def resolve_request(
         )
         _check_trace(workload, read.seq_len)
         if isinstance(workload, TrainingWorkload):
-            with _faults_at("implementation"):
+            with faults_at("implementation"):
                 workload = with_memory_of_runs(workload, source.search, calibrations)
                 model, workload = as_implemented(model, workload, source.search)
-    with _faults_at("slo"):
+    with faults_at("slo"):
         request = plan_request(
             model,
             cluster,
@@ -151,6 +149,9 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["workload"].get("implementation", True) is None:
         # Requests from before implementations keep theirs.
         del whole["workload"]["implementation"]
+    if whole["model"].get("hyperparameters", True) is None:
+        # Graphs from before hyperparameters keep theirs.
+        del whole["model"]["hyperparameters"]
     for group in whole["cluster"]["groups"]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.
@@ -171,7 +172,7 @@ def read_model(document: object, *, files: Files, name: str | None = None, entry
     """The model of a document like a request's ``model``, under another name if one is given; raises DocumentError."""
     check_values(document, entry)
     source = read_record(ModelSource, document, what="model")
-    graph = _model(source, files, NO_REGISTRY, entry).graph
+    graph = read_source(source, files, NO_REGISTRY, entry).graph
     return graph if name is None else replace(graph, name=name)
 
 
@@ -181,72 +182,6 @@ def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:
     cluster = _cluster(read_record(ClusterSource, document, what="cluster"), NO_REGISTRY, entry)
     check_cluster(cluster)
     return cluster
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadModel:
-    """A model, the only sequence length that it has if it is a trace, and its config.json if it comes from one."""
-
-    graph: ModelGraph
-    seq_len: int | None = None
-    config: dict[str, Any] | None = None
-
-
-def _model(source: ModelSource, files: Files, registry: Registry, entry: Entry) -> _ReadModel:
-    kind = source.source()
-    with _faults_at(kind):
-        if kind == REGISTERED:
-            return _ReadModel(registry.model(str(source.name)))
-        read = _graph(source, files, entry) if kind == "graph" else _READERS[kind](source, files)
-    return read if source.name is None else replace(read, graph=replace(read.graph, name=source.name))
-
-
-def _catalogue_model(source: ModelSource, files: Files) -> _ReadModel:
-    return _of_catalogue(str(source.catalog))
-
-
-def _of_catalogue(name: str) -> _ReadModel:
-    from meshwright.app import catalog
-
-    return _ReadModel(catalog.model(name), config=catalog.model_document(name))
-
-
-def _inline_config(source: ModelSource, files: Files) -> _ReadModel:
-    return _read_config(source.config, name=source.name or "model", assume_decoder=source.assume_decoder)
-
-
-def _config_file(source: ModelSource, files: Files) -> _ReadModel:
-    given = str(source.huggingface)
-    known = catalogue_name_of(given)
-    if known is not None:
-        read, name = _of_catalogue(known), id_as_written(given)
-        stored = {CHECKPOINT_FORMAT: OTHER_FORMATS[name]} if name in OTHER_FORMATS else {}
-        return replace(read, graph=replace(read.graph, name=name), config={**(read.config or {}), **stored})
-    document, name = files.read_config(given)
-    return _read_config(document, name=name, assume_decoder=source.assume_decoder)
-
-
-def _read_config(document: object, *, name: str, assume_decoder: bool) -> _ReadModel:
-    from meshwright.app.importers.huggingface import read_huggingface_config
-
-    if not isinstance(document, dict):
-        raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
-    check_values(document, Entry.FOREIGN)
-    return _ReadModel(read_huggingface_config(document, name=name, assume_decoder=assume_decoder), config=document)
-
-
-def _graph(source: ModelSource, files: Files, entry: Entry) -> _ReadModel:
-    """A model graph inline or in a file, or the file of a traced graph."""
-    if isinstance(source.graph, ModelGraph):
-        return _ReadModel(source.graph)
-    document = files.read(str(source.graph))
-    check_values(document, entry)
-    from meshwright.app.importers.traced.model import is_traced_graph, read_traced_graph
-
-    if is_traced_graph(document):
-        traced = read_traced_graph(document)
-        return _ReadModel(traced.graph, traced.seq_len)
-    return _ReadModel(read_record(ModelGraph, document, what="model graph"))
 
 
 def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | None) -> None:
@@ -260,18 +195,15 @@ def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | No
         )
 
 
-_READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file}
-
-
 def _cluster(source: ClusterSource | str, registry: Registry, entry: Entry) -> Cluster:
     if isinstance(source, str):
         return cluster_of_words(source)
     kind = source.source()
     if kind == REGISTERED:
-        with _faults_at(kind):
+        with faults_at(kind):
             return registry.cluster(str(source.name))
     if kind == "catalog":
-        with _faults_at("catalog"):
+        with faults_at("catalog"):
             node = node_type(str(source.catalog))
         groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]
     else:
@@ -303,10 +235,10 @@ def _with_newest(cluster: Cluster, name: str, given: Sequence[Calibration], regi
 
 
 def _group(source: GroupSource, index: int) -> NodeGroup:
-    with _faults_at(f"groups.{index}.node"):
+    with faults_at(f"groups.{index}.node"):
         node = source.node if isinstance(source.node, NodeType) else node_type(source.node)
     if source.lost_devices >= node.devices_per_node:
-        with _faults_at(f"groups.{index}.lost_devices"):
+        with faults_at(f"groups.{index}.lost_devices"):
             raise ClusterError(
                 "these nodes have no device left",
                 given=source.lost_devices,
@@ -339,12 +271,3 @@ def _calibrated(group: NodeGroup, entry: Entry) -> NodeGroup:
     else:
         return group
     return replace(group, node=replace(group.node, device=replace(device, calibration=name)))
-
-
-@contextmanager
-def _faults_at(field: str) -> Iterator[None]:
-    """Place the faults of what runs inside under a field of the document."""
-    try:
-        yield
-    except InvalidInputError as error:
-        raise at_field(error, field) from None

@@ -16,6 +16,7 @@ from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import RESERVED_DIMS
 from meshwright.costmodels.model.operators import Operator, Weight, active_parameters, parameters
 from meshwright.costmodels.units import STRICT_RECORD, Name, PositiveInt
+from meshwright.solver.problem.hyperparameters import Hyperparameters
 
 MODEL_GRAPH_SCHEMA = "meshwright.model-graph/1"
 MAX_OPERATORS = 20_000
@@ -86,6 +87,7 @@ class ModelGraph:
     blocks   distinct blocks
     chain    the model's layers in order of execution, folded into runs
     edges    (from, to) between runs, as indices into ``chain``; empty means a chain
+    hyperparameters   what launch files hand on and no plan depends on; None where the model's source says nothing of it
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -96,6 +98,7 @@ class ModelGraph:
     chain: tuple[BlockRun, ...]
     edges: tuple[tuple[int, int], ...] = ()
     schema: str = MODEL_GRAPH_SCHEMA
+    hyperparameters: Hyperparameters | None = None
 
     def __post_init__(self) -> None:
         if self.schema != MODEL_GRAPH_SCHEMA:

@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
 from meshwright.app.exporters.export import Export
-from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.app.exporters.served import (
+    checkpoint,
+    checkpoint_assumption,
+    longest_request,
+    require_checkpoint,
+    require_engine,
+    uneven_layers,
+)
 from meshwright.app.launch_flags.sglang import SGLANG
 from meshwright.costmodels.model.dims import EXPERTS, FFN, SHARED_FFN
 from meshwright.costmodels.model.weight_format import WeightFormat
@@ -64,7 +71,7 @@ def server_command(
     sequences, tokens = (axes.attention_dp * limit for limit in (workers.max_num_seqs, workers.max_num_batched_tokens))
     parts = [
         ("python", "-m", "sglang.launch_server"),
-        flag("model-path", f"./{model}"),
+        flag("model-path", checkpoint(model)),
         (*flag(SGLANG.name("tp"), _ranks(axes)), *flag(SGLANG.name("pp"), axes.pp)),
         *(
             [flag(SGLANG.name("attention_groups"), axes.attention_dp), flag("enable-dp-lm-head")]
@@ -124,7 +131,7 @@ def lost_in_words(axes: Axes, request: ServingRequest) -> tuple[str, ...]:
 def server_assumptions(model: str, axes: Axes, request: ServingRequest) -> tuple[str, ...]:
     """Return the assumptions of the command of any server."""
     workload = request.workload
-    said = [f"./{model} stands for the directory or the Hugging Face name of the checkpoint"]
+    said = [checkpoint_assumption(model)]
     if _nodes(axes, request) > 1:
         said.append(
             "run it on every node of the replica; NODE_RANK counts them from 0, MASTER_ADDR is the address of node 0 with a "

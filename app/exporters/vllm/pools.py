@@ -9,6 +9,7 @@ import json
 
 from meshwright.app.exporters.command import flag
 from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.served import checkpoint_assumption
 from meshwright.app.exporters.vllm.server import PORT, VERSION, serve_command
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.axes import Axes
@@ -72,7 +73,7 @@ def _require_connectable(prefill: Axes, decode: Axes) -> None:
 
 def _assumptions(model: str, prefill: Workers, decode: Workers) -> tuple[str, ...]:
     return (
-        f"./{model} stands for the directory or the Hugging Face name of the checkpoint",
+        checkpoint_assumption(model),
         f"{PREFILL_FILE} is one prefill server of {prefill.count}, on {prefill.axes.tp} devices, {DECODE_FILE} one decode "
         f"server of {decode.count}, on {decode.axes.tp}: start each so many times, on devices (CUDA_VISIBLE_DEVICES) and ports "
         "of its own; VLLM_NIXL_SIDE_CHANNEL_PORT differs between the servers of a host, VLLM_NIXL_SIDE_CHANNEL_HOST is the "

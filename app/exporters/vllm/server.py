@@ -11,7 +11,14 @@ from collections.abc import Sequence
 
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
 from meshwright.app.exporters.export import Export
-from meshwright.app.exporters.served import longest_request, require_checkpoint, require_engine, uneven_layers
+from meshwright.app.exporters.served import (
+    checkpoint,
+    checkpoint_assumption,
+    longest_request,
+    require_checkpoint,
+    require_engine,
+    uneven_layers,
+)
 from meshwright.app.launch_flags.vllm import VLLM
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.weight_format import WeightFormat
@@ -55,7 +62,7 @@ def serve_command(
     """One ``vllm serve`` command, of a worker or of all ``together``."""
     workload, axes = request.workload, workers.axes
     parts = [
-        ("vllm", "serve", f"./{model}"),
+        ("vllm", "serve", checkpoint(model)),
         flag(VLLM.name("tp"), axes.tp * axes.kvp),
         *([flag(VLLM.name("kvp"), axes.kvp)] if axes.kvp > 1 else []),
         flag(VLLM.name("pp"), axes.pp),
@@ -174,7 +181,7 @@ def server_assumptions(model: str, workers: Workers, request: ServingRequest, *,
     """Return the assumptions of the command of a worker, or of all ``together``."""
     axes = workers.axes
     devices = _devices_of_one(axes)
-    said = [f"./{model} stands for the directory or the Hugging Face name of the checkpoint"]
+    said = [checkpoint_assumption(model)]
     if workers.count > 1 and not together:
         said.append(
             f"this is one replica of {workers.count}, on {devices} devices: start it {workers.count} times, "

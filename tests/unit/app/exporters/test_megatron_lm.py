@@ -8,8 +8,11 @@ import pytest
 
 from meshwright.app.catalog import model
 from meshwright.app.exporters import export
+from meshwright.app.exporters.megatron_hyperparameters import hyperparameter_notes, hyperparameter_words
 from meshwright.app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
+from meshwright.app.exporters.shape import decoder_shape
 from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.requests.resolve import NoFiles, read_model
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
@@ -256,6 +259,40 @@ def test_the_model_is_described(name: str, expected: set[str], absent: set[str])
     given = set(flags(export(*training(name, seq_len=1024), "megatron-lm")))
     assert expected <= given
     assert not absent & given
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "note"),
+    [
+        ("qwen3-32b", "--rotary-base 1000000, --norm-epsilon 1e-06", None),
+        ("llama-3.2-1b", "--rotary-base 500000, --use-rope-scaling --rope-scaling-factor 32", None),
+        ("qwen3-30b-a3b", "--moe-router-score-function softmax, --moe-aux-loss-coeff 0.001", None),
+        (
+            "deepseek-v3",
+            "--rotary-scaling-factor 40 --mscale 1 --mscale-all-dim 1, --moe-router-score-function sigmoid, "
+            "--moe-router-topk-scaling-factor 2.5, --moe-router-enable-expert-bias",
+            None,
+        ),
+        ("gpt-oss-20b", "--moe-router-score-function softmax", "stretches its rotary positions (yarn, 32 times)"),
+        ("glm-4.5-air", "", "add --moe-router-score-function"),
+        ("seed-llama-1b", "", "does not state one rotary base"),
+    ],
+)
+def test_what_the_config_says_beside_sizes_is_handed_on(name: str, words: str, note: str | None) -> None:
+    """Flags that are given need no note, and what has no flag gets one."""
+    graph = model(name)
+    shape = decoder_shape(graph)
+    said = [" ".join(map(str, part)) for part in hyperparameter_words(graph.hyperparameters, shape)]
+    assert set(filter(None, words.split(", "))) <= set(said)
+    notes = [n for n in hyperparameter_notes(graph.hyperparameters, shape) if "taken for even" not in n]
+    assert len(notes) == 0 if note is None else any(note in told for told in notes)
+
+
+def test_an_id_of_other_hyperparameters_has_none_of_the_catalogue() -> None:
+    """Qwen3's checkpoints of July 2025 have the sizes of those of April, and another rotary base."""
+    files = NoFiles()
+    assert read_model({"huggingface": "Qwen/Qwen3-30B-A3B"}, files=files).hyperparameters is not None
+    assert read_model({"huggingface": "Qwen/Qwen3-30B-A3B-Instruct-2507"}, files=files).hyperparameters is None
 
 
 def test_learned_positions_come_with_their_table() -> None:

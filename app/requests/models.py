@@ -1,0 +1,106 @@
+"""Models that a request names: of the catalogue, by a config.json or a graph, registered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from meshwright.app.catalog.huggingface_ids import (
+    OTHER_FORMATS,
+    OTHER_HYPERPARAMETERS,
+    catalogue_name_of,
+    id_as_written,
+)
+from meshwright.app.documents.records import read_record
+from meshwright.app.errors import faults_at
+from meshwright.app.importers.checkpoint import FIELD as CHECKPOINT_FORMAT
+from meshwright.app.requests.document import REGISTERED, ModelSource
+from meshwright.app.requests.limits import Entry, check_values
+from meshwright.app.requests.registry import Registry
+from meshwright.costmodels.errors import ModelError
+from meshwright.solver.problem.graph import ModelGraph
+
+
+class ModelFiles(Protocol):
+    """The reader of a model's file that a request names."""
+
+    def read(self, path: str) -> object:
+        """The parsed document at a path; raises InvalidInputError."""
+        ...
+
+    def read_config(self, name: str) -> tuple[object, str]:
+        """The parsed Hugging Face config of a path or Hub id, and the model's name; raises InvalidInputError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadModel:
+    """A model, the only sequence length that it has if it is a trace, and its config.json if it comes from one."""
+
+    graph: ModelGraph
+    seq_len: int | None = None
+    config: dict[str, Any] | None = None
+
+
+def read_source(source: ModelSource, files: ModelFiles, registry: Registry, entry: Entry) -> ReadModel:
+    """Read the model that a source names, under the source's name if it gives one; raises DocumentError."""
+    kind = source.source()
+    with faults_at(kind):
+        if kind == REGISTERED:
+            return ReadModel(registry.model(str(source.name)))
+        read = _graph(source, files, entry) if kind == "graph" else _READERS[kind](source, files)
+    return read if source.name is None else replace(read, graph=replace(read.graph, name=source.name))
+
+
+def _catalogue_model(source: ModelSource, files: ModelFiles) -> ReadModel:
+    return _of_catalogue(str(source.catalog))
+
+
+def _of_catalogue(name: str) -> ReadModel:
+    from meshwright.app import catalog
+
+    return ReadModel(catalog.model(name), config=catalog.model_document(name))
+
+
+def _inline_config(source: ModelSource, files: ModelFiles) -> ReadModel:
+    return _read_config(source.config, name=source.name or "model", assume_decoder=source.assume_decoder)
+
+
+def _config_file(source: ModelSource, files: ModelFiles) -> ReadModel:
+    given = str(source.huggingface)
+    known = catalogue_name_of(given)
+    if known is not None:
+        read, name = _of_catalogue(known), id_as_written(given)
+        stored = {CHECKPOINT_FORMAT: OTHER_FORMATS[name]} if name in OTHER_FORMATS else {}
+        graph = replace(read.graph, name=name)
+        if name in OTHER_HYPERPARAMETERS:
+            graph = replace(graph, hyperparameters=None)
+        return replace(read, graph=graph, config={**(read.config or {}), **stored})
+    document, name = files.read_config(given)
+    return _read_config(document, name=name, assume_decoder=source.assume_decoder)
+
+
+def _read_config(document: object, *, name: str, assume_decoder: bool) -> ReadModel:
+    from meshwright.app.importers.huggingface import read_huggingface_config
+
+    if not isinstance(document, dict):
+        raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
+    check_values(document, Entry.FOREIGN)
+    return ReadModel(read_huggingface_config(document, name=name, assume_decoder=assume_decoder), config=document)
+
+
+def _graph(source: ModelSource, files: ModelFiles, entry: Entry) -> ReadModel:
+    """A model graph inline or in a file, or the file of a traced graph."""
+    if isinstance(source.graph, ModelGraph):
+        return ReadModel(source.graph)
+    document = files.read(str(source.graph))
+    check_values(document, entry)
+    from meshwright.app.importers.traced.model import is_traced_graph, read_traced_graph
+
+    if is_traced_graph(document):
+        traced = read_traced_graph(document)
+        return ReadModel(traced.graph, traced.seq_len)
+    return ReadModel(read_record(ModelGraph, document, what="model graph"))
+
+
+_READERS = {"catalog": _catalogue_model, "config": _inline_config, "huggingface": _config_file}
