@@ -6,7 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist, fmean
+from functools import partial
+from random import Random
+from statistics import NormalDist, fmean, pstdev, stdev
 
 from benchmarks.decisions_rules import Plan
 from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME, TimeLaw
@@ -16,10 +18,23 @@ from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Out
 HIGH = NormalDist().inv_cdf(0.95)
 FEWEST_RUNS = 2
 
-INTRODUCTION = """Runs of one source on one device stand for a cluster. Each of its runs is reported in turn, and all others are
-predicted with what it taught; clusters count alike. If the laws are right, 95% of runs stay below the P95, and 90% between
-the P5 and the P95, which are the ends of a band. The law of memory has not seen the source; that of times, two spreads, is
+TELLING = 8
+"""Runs of a cluster from which its own scatter is told well enough to say how clusters differ in it."""
+
+KNOWN = (1, 3, 5)
+DRAWS = 40
+"""Sets of runs that are drawn of a cluster, where more than one is known."""
+
+INTRODUCTION = """Runs of one source on one device stand for a cluster. Some of its runs are reported (each in turn, or sets
+drawn of them), and all others are predicted with what they taught; clusters count alike, those with more runs than are
+reported. If the laws are right, 95% of runs stay below the P95, and 90% between the P5 and the P95, which are the ends of a
+band. The law of memory has not seen the source; that of times, and of either how much clusters differ in their scatter, is
 fitted without it too.
+
+Runs tell what they share, and how far each scatters around it, for that differs more from cluster to cluster than anything
+else: by a factor of {memory} of peaks and of {times} of times (one spread of the scatter's logarithm). Of a cluster whose
+runs agree the band narrows, of one whose runs do not it widens; with one scatter for all clusters, in the last column, it
+does neither, and holds too few of the second.
 """
 
 
@@ -50,51 +65,94 @@ class Band:
         return abs(ratio - self.median) <= HIGH * self.spread
 
 
+Learning = Callable[[Sequence[float], float], Band]
+"""The band after some runs, given as logarithms of ratios, and the spread of the scatter that clusters differ by."""
+
+
 @dataclass(frozen=True)
 class Told:
-    """The runs of a cluster, as logarithms of measured over predicted figures, and what is said before and after each."""
+    """The runs of a cluster, as logarithms of measured over predicted figures, and how some of them are learned from."""
 
     ratios: tuple[float, ...]
-    before: Band
-    after: tuple[Band, ...]
+    scatter: float
+    learn: Learning
 
-    def line(self) -> tuple[float, ...]:
-        """P95 over the median, share below it and share inside the band, before any run and after one."""
-        alone = [(self.before, ratio) for ratio in self.ratios]
-        others = [(band, ratio) for i, band in enumerate(self.after) for j, ratio in enumerate(self.ratios) if i != j]
-        return (*self._shares(alone), *self._shares(others))
+    def shares(self, known: int, scatter: float) -> tuple[float, float, float]:
+        """After so many runs: the logarithm of P95 over median, and the shares of the others below it and inside the band."""
+        cells = []
+        for taken in self._sets(known):
+            band = self.learn([self.ratios[i] for i in taken], scatter)
+            others = [ratio for i, ratio in enumerate(self.ratios) if i not in taken]
+            below, inside = (fmean(map(test, others)) for test in (band.below, band.inside))
+            cells.append((HIGH * band.spread, below, inside))
+        width, below, inside = (fmean(column) for column in zip(*cells, strict=True))
+        return width, below, inside
 
-    def _shares(self, pairs: Sequence[tuple[Band, float]]) -> tuple[float, float, float]:
-        width = fmean(HIGH * band.spread for band, _ in pairs)
-        return width, fmean(band.below(ratio) for band, ratio in pairs), fmean(band.inside(ratio) for band, ratio in pairs)
+    def _sets(self, known: int) -> list[tuple[int, ...]]:
+        if known == 0:
+            return [()]
+        if known == 1:
+            return [(i,) for i in range(len(self.ratios))]
+        random = Random(known)
+        return [tuple(random.sample(range(len(self.ratios)), known)) for _ in range(DRAWS)]
 
 
 def coverage(rows: Sequence[Row]) -> str:
-    """Return the width of bands and the share of runs in them, before and after one run of the same cluster, in Markdown."""
+    """Return the width of bands and the share of runs in them, before and after runs of the same cluster, in Markdown."""
+    times, peaks = told_times(rows), told_peaks(rows)
+    factors = {name: f"{math.exp(scatter_of(told)):.1f}" for name, told in (("memory", peaks), ("times", times))}
     lines = [
-        INTRODUCTION,
-        "| figure | clusters | before: P95 over median | below it | inside the band | after one run: P95 over median | "
-        "below it | inside the band |",
+        INTRODUCTION.format(**factors),
+        "| figure | known runs | clusters | P95 over median | least and most | below it | inside the band | "
+        "with one scatter: P95 over median, below, inside |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, told in (("step time", told_times(rows)), ("peak memory", told_peaks(rows))):
-        cells = [fmean(column) for column in zip(*(each.line() for each in told), strict=True)]
-        shown = [f"{math.exp(cell):.2f}" if place % 3 == 0 else f"{cell:.0%}" for place, cell in enumerate(cells)]
-        lines.append(f"| {name} | {len(told)} | {' | '.join(shown)} |")
+    for name, told in (("step time", times), ("peak memory", peaks)):
+        for known in (0, *KNOWN):
+            members = [each for each in told if len(each.ratios) > known]
+            own = [each.shares(known, each.scatter) for each in members]
+            one = [each.shares(known, 0.0) for each in members]
+            widths = [math.exp(width) for width, _, _ in own]
+            (width, below, inside), (of_one, *shares) = (
+                tuple(fmean(column) for column in zip(*found, strict=True)) for found in (own, one)
+            )
+            ends = f"{min(widths):.2f}, {max(widths):.2f}"
+            lines.append(
+                f"| {name} | {known or 'none'} | {len(members)} | {math.exp(width):.2f} | {ends} | "
+                f"{below:.0%} | {inside:.0%} | {math.exp(of_one):.2f}, {shares[0]:.0%}, {shares[1]:.0%} |"
+            )
     return "\n".join(lines)
+
+
+def scatter_of(clusters: Sequence[Told]) -> float:
+    """The spread of the logarithm of what runs of a cluster scatter by, less what their number leaves uncertain of it."""
+    return _scatter([each.ratios for each in clusters])
+
+
+def _scatter(clusters: Sequence[Sequence[float]]) -> float:
+    telling = [ratios for ratios in clusters if len(ratios) >= TELLING]
+    logs = [math.log(stdev(ratios)) for ratios in telling]
+    # The variance of the logarithm of a standard deviation of n normal values is about 1 / 2 (n - 1).
+    uncertain = fmean(0.5 / (len(ratios) - 1) for ratios in telling)
+    return math.sqrt(max(0.0, pstdev(logs) ** 2 - uncertain))
 
 
 def told_times(rows: Sequence[Row]) -> list[Told]:
     """Clusters with at least two timed runs; the prior of each is of the other sources."""
     ratios = _by_cluster(rows, lambda plan: None if plan.step_s is None else plan.step_s / plan.predicted_s)
     found = []
-    for cluster, (source, own) in ratios.items():
+    for source, own in ratios.values():
         if len(own) < FEWEST_RUNS:
             continue
-        prior = times_without(source, [(other, each) for other, each in ratios.values()])
-        after = [learned_time(prior, {cluster: [ratio]}) for ratio in own]
-        found.append(Told(tuple(own), _band_of(prior), tuple(map(_band_of, after))))
+        prior = times_without(source, list(ratios.values()))
+        learn = partial(_learned_times, prior)
+        found.append(Told(tuple(own), _scatter([each for other, each in ratios.values() if other != source]), learn))
     return found
+
+
+def _learned_times(prior: TimeLaw, known: Sequence[float], scatter: float) -> Band:
+    layouts = {str(place): [ratio] for place, ratio in enumerate(known)}
+    return _band_of(learned_time(prior, layouts, scatter=scatter))
 
 
 def times_without(source: str, clusters: Sequence[tuple[str, Sequence[float]]]) -> TimeLaw:
@@ -108,15 +166,21 @@ def times_without(source: str, clusters: Sequence[tuple[str, Sequence[float]]]) 
 def told_peaks(rows: Sequence[Row]) -> list[Told]:
     """Clusters with at least two measured peaks."""
     laws = {row.source: row.law for row in rows}
+    ratios = _by_cluster(rows, lambda plan: plan.memory_ratio)
     found = []
-    for source, own in _by_cluster(rows, lambda plan: plan.memory_ratio).values():
+    for source, own in ratios.values():
         if len(own) < FEWEST_RUNS:
             continue
-        # Sizes cancel: the law sees the ratio alone.
-        prior = laws[source]
-        after = [learned_law(prior, [MemoryOutcome(Outcome.PEAK, 1.0, math.exp(ratio))], origin="a run") for ratio in own]
-        found.append(Told(tuple(own), _band_of(prior), tuple(map(_band_of, after))))
+        scatter = _scatter([each for other, each in ratios.values() if other != source])
+        found.append(Told(tuple(own), scatter, partial(_learned_peaks, laws[source])))
     return found
+
+
+def _learned_peaks(prior: MemoryLaw, known: Sequence[float], scatter: float) -> Band:
+    # The law sees ratios alone; sizes only tell plans apart.
+    sizes = [1.0 + place for place in range(len(known))]
+    outcomes = [MemoryOutcome(Outcome.PEAK, size, size * math.exp(ratio)) for size, ratio in zip(sizes, known, strict=True)]
+    return _band_of(learned_law(prior, outcomes, origin="runs", scatter=scatter))
 
 
 def _by_cluster(rows: Sequence[Row], figure: Callable[[Plan], float | None]) -> Mapping[str, tuple[str, list[float]]]:

@@ -67,7 +67,7 @@ def _of_training(told: Sequence[Told]) -> dict[str, Any]:
         "time": {
             "scale": round(law.scale, 6),
             "shared_sigma": round(law.shared_sigma, 6),
-            "own_sigma": law.own_sigma,
+            "own_sigma": round(law.own_sigma, 6),
             "runs": law.runs,
         },
         "memory": [_memory_outcome(run, predicted) for _, run, predicted in told],

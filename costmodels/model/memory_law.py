@@ -9,15 +9,17 @@ of its own, which no other tells. Both are those of sources that the medians hav
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.shared_error import Bound, learned_error
 from meshwright.costmodels.units import STRICT_RECORD
 
 _STANDARD = NormalDist()
@@ -130,54 +132,29 @@ GENERIC_LAW = MemoryLaw(
 """The law of a framework of which no run is known: benchmarks/fit_memory.py fits it to runs of all that are."""
 
 
-GRID = 801
-"""Shifts at which what is known of them is summed up."""
-
-WIDTH = 8.0
-"""Spreads on either side of what was expected and of what was measured that the shifts reach."""
+OWN_SCATTER = 0.65
+"""Spread of the logarithm of ``own_sigma`` from source to source: of 12 sources and devices with eight peaks or more, less what
+their number leaves uncertain (docs/decisions-accuracy.md)."""
 
 
-def learned_law(law: MemoryLaw, outcomes: Sequence[MemoryOutcome], *, origin: str) -> MemoryLaw:
+def learned_law(law: MemoryLaw, outcomes: Sequence[MemoryOutcome], *, origin: str, scatter: float = OWN_SCATTER) -> MemoryLaw:
     """Return the law after runs of the same framework on the same cluster.
 
-    Peaks tell the shared shift by normal regression; runs that are only known to have fitted or run out tell it by probit
-    (censored, as in Tobit's model). The shared spread becomes that of the posterior; what each run has of its own stays.
+    Peaks tell the shared shift and how far runs scatter around it; runs that are only known to have fitted or run out tell one
+    side (`costmodels.shared_error`). Runs of one plan, known by its predicted memory, count as one.
     """
     if not outcomes:
         return law
-    sigma = max(law.own_sigma, 1e-6)
-    excesses = [math.log(each.told_bytes / each.median_bytes) for each in outcomes]
-    reach = WIDTH * (law.shared_sigma + law.own_sigma)
-    low, high = min(-reach, min(excesses) - reach), max(reach, max(excesses) + reach)
-    shifts = [low + (high - low) * index / (GRID - 1) for index in range(GRID)]
-    weights = [_log_weight(shift, law, outcomes, excesses, sigma) for shift in shifts]
-    most = max(weights)
-    chances = [math.exp(weight - most) for weight in weights]
-    whole = math.fsum(chances)
-    mean = math.fsum(chance * shift for chance, shift in zip(chances, shifts, strict=True)) / whole
-    spread = math.fsum(chance * (shift - mean) ** 2 for chance, shift in zip(chances, shifts, strict=True)) / whole
-    return replace(law, scale=law.scale * math.exp(mean), shared_sigma=math.sqrt(spread), origin=origin)
-
-
-def _log_weight(
-    shift: float, law: MemoryLaw, outcomes: Sequence[MemoryOutcome], excesses: Sequence[float], sigma: float
-) -> float:
-    """Logarithm of a shift's chance, without a constant."""
-    found = -0.5 * (shift / max(law.shared_sigma, 1e-6)) ** 2
-    for each, excess in zip(outcomes, excesses, strict=True):
-        away = (excess - shift) / sigma
-        match each.outcome:
-            case Outcome.PEAK:
-                found -= 0.5 * away**2
-            case Outcome.FITTED:
-                found += _log_cdf(away)
-            case Outcome.RAN_OUT:
-                found += _log_cdf(-away)
-    return found
-
-
-def _log_cdf(x: float) -> float:
-    """Logarithm of the standard normal distribution; far below its mean by the first term of its asymptotic series."""
-    if x > -30.0:
-        return math.log(0.5 * math.erfc(-x / math.sqrt(2.0)))
-    return -0.5 * x * x - math.log(-x * math.sqrt(2.0 * math.pi))
+    seen: dict[float, list[float]] = defaultdict(list)
+    bounds: dict[Bound, None] = {}
+    for each in outcomes:
+        excess = math.log(each.told_bytes / each.median_bytes)
+        if each.outcome is Outcome.PEAK:
+            seen[each.median_bytes].append(excess)
+        else:
+            bounds[Bound(excess, above=each.outcome is Outcome.RAN_OUT)] = None
+    told = learned_error(
+        law.shared_sigma, law.own_sigma, scatter=scatter, seen=list(map(fmean, seen.values())), bounds=tuple(bounds)
+    )
+    scale = law.scale * math.exp(told.shift)
+    return replace(law, scale=scale, shared_sigma=told.shared_sigma, own_sigma=told.own_sigma, origin=origin)

@@ -185,7 +185,7 @@ def test_one_peak_narrows_what_memory_may_be(cli: Cli, settings: Settings, monke
     assert cli("observe", plan, "--peak-memory", f"{measured:.0f}B") == 0, cli.err
     after = margin()
     # What the runs of a cluster share is known after one peak; what each run has of its own is not.
-    assert before > 1.17 and 1.15 < after < before - 0.01
+    assert before > 1.17 and 1.12 < after < 1.16
     law = cli.json()["request"]["workload"]["implementation"]["memory"]
     assert law["scale"] == pytest.approx(1.0, abs=0.01) and "measured runs" in law["origin"]
 
