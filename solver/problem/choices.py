@@ -102,6 +102,11 @@ class Launcher(StrEnum):
     MEGATRON_LM = "megatron-lm"
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
+    ACCELERATE = "accelerate"
+    HF_TRAINER = "hf-trainer"
+    TRL = "trl"
+    AXOLOTL = "axolotl"
+    LLAMA_FACTORY = "llama-factory"
     VLLM = "vllm"
     SGLANG = "sglang"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Literal
 
@@ -86,6 +86,9 @@ class TrainerLimits:
     pads_vocabulary       whether the vocabulary is padded to a multiple of tp
     cuts                  how it cuts products over tp into chunks, None where it does not
     profile               its implementation, whose law of memory its plans have
+    splits_layers         whether it has tensor parallelism
+    selective             whether it recomputes attention and norms by themselves
+    offload_in_parts      whether state may lie on the host beside sharding within a part of dp x cp
     """
 
     zero_with_pipeline: int
@@ -112,7 +115,29 @@ class TrainerLimits:
     pads_vocabulary: bool = False
     cuts: CutLimits | None = None
     profile: str = ""
+    splits_layers: bool = True
+    selective: bool = True
+    offload_in_parts: bool = True
 
+
+# Accelerate 1.15: DDP, FSDP2 over dp_replicate_size x dp_shard_size, or DeepSpeed's ZeRO without MiCS; checkpoints of whole
+# layers.
+_OVER_ACCELERATE = TrainerLimits(
+    zero_with_pipeline=0,
+    context_parallel=False,
+    sequence_parallel=False,
+    replicated_kv_heads=False,
+    tied_with_pipeline=False,
+    schedules=(),
+    zero_in_parts=(2, 3),
+    host_state="zero",
+    layers=Layers.MODULES,
+    cut_layers=Layers.MODULES,
+    profile="hf-trainer",
+    splits_layers=False,
+    selective=False,
+    offload_in_parts=False,
+)
 
 TRAINERS = {
     # Megatron-LM: the distributed optimizer is ZeRO-1; its FSDP (2 and 3) is taken without a pipeline.
@@ -179,6 +204,9 @@ TRAINERS = {
         cuts=CutLimits(highest_zero=3, scattered_parts=1, held=Buffers(2, Of.RANK)),
         profile="torchtitan-0.3",
     ),
+    **dict.fromkeys((Launcher.ACCELERATE, Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY), _OVER_ACCELERATE),
+    # Arguments of the Trainer say no degrees of a mesh.
+    Launcher.HF_TRAINER: replace(_OVER_ACCELERATE, zero_in_parts=()),
 }
 
 

@@ -46,6 +46,10 @@ def _trained(launcher: str) -> dict[str, Any]:
     return {**TRAINED, "search": {**TRAINED["search"], "launcher": launcher}}
 
 
+def _sharded(launcher: str, **search: Any) -> dict[str, Any]:
+    return {**TRAINED, "search": {"microbatch": [1], "zero_stages": [3], "launcher": launcher, **search}}
+
+
 def _served(engine: str = "vllm", *, work: dict[str, Any] | None = None, **search: Any) -> dict[str, Any]:
     return {
         **SERVED,
@@ -66,6 +70,11 @@ REQUESTS: dict[str, tuple[Launcher, dict[str, Any]]] = {
     "megatron": (Launcher.MEGATRON_LM, _trained("megatron-lm")),
     "deepspeed": (Launcher.DEEPSPEED, _trained("deepspeed")),
     "torchtitan": (Launcher.TORCHTITAN, _trained("torchtitan")),
+    "accelerate": (Launcher.ACCELERATE, _sharded("accelerate")),
+    "hf-trainer": (Launcher.HF_TRAINER, _sharded("hf-trainer")),
+    "trl": (Launcher.TRL, _sharded("trl")),
+    "axolotl": (Launcher.AXOLOTL, _sharded("axolotl", zero_stages=[1])),
+    "llama-factory": (Launcher.LLAMA_FACTORY, _sharded("llama-factory")),
     "vllm": (Launcher.VLLM, _served(work={"speculation": DRAFT})),
     "vllm-pools": (Launcher.VLLM, _served(modes=["disaggregated"])),
     "vllm-kinds": (Launcher.VLLM, _KINDS),

@@ -23,6 +23,8 @@ from tests.attacks.runner import check_lines
 STANDS_IN = '#!/bin/sh\nfor word in "$0" "$@"; do printf "%s\\n" "$word"; done >> "$ARGUMENTS"\n'
 """A launcher that only notes what it was called with, a word a line."""
 DRAFT_FLAG = "--speculative-draft-model-path"
+UNNAMED = ("megatron", "deepspeed", "torchtitan", "accelerate", "trl", "axolotl", "llama-factory")
+"""Forms whose commands name no model; some of their files do."""
 PROGRAMS = ("bash", "cat", "touch")
 NODE = {"NODE_RANK": "0", "MASTER_ADDR": "a", "DEVICES": "8", "FIRST_RANK": "0", "PREFILL_URL": "a", "DECODE_URL": "a"}
 
@@ -45,7 +47,7 @@ def test_a_script_runs_nothing_but_its_launcher(form: str, name: str) -> None:
     check_lines(text)
     called = run(text)
     assert all(word == f"./{readable(name)}" for word in called if word.startswith("./"))
-    assert f"./{readable(name)}" in called or form in ("megatron", "deepspeed", "torchtitan")
+    assert f"./{readable(name)}" in called or form in UNNAMED
 
 
 @pytest.mark.parametrize("form", REQUESTS)
@@ -80,7 +82,7 @@ def run(text: str) -> list[str]:
         folder, programs, arguments = Path(place) / "run", Path(place) / "bin", Path(place) / "arguments"
         folder.mkdir()
         programs.mkdir()
-        for name in ("vllm", "python", "torchrun", "deepspeed"):
+        for name in ("vllm", "python", "torchrun", "deepspeed", "accelerate", "trl"):
             (programs / name).write_text(STANDS_IN)
             (programs / name).chmod(0o755)
         for name in PROGRAMS:

@@ -70,6 +70,11 @@ class Trainer:
     layers_recomputed        whether it can recompute some layers of a stage whole, and others not
     cut_products             how products over tp are cut into chunks, None where they are not
     passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
+    tensor_parallel          whether it splits layers over tp
+    selective                whether it recomputes attention and norms alone; all recompute whole layers
+    offloads_within_groups   whether state may lie on the host where it is sharded within groups of ranks
+    is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
+                             free space asks those
     """
 
     implementation: Implementation
@@ -97,3 +102,7 @@ class Trainer:
     host_state: HostState = HostState.NONE
     gradients: frozenset[Gradients] = frozenset({Gradients.KEPT})
     cut_products: CutProducts | None = None
+    tensor_parallel: bool = True
+    selective: bool = True
+    offloads_within_groups: bool = True
+    is_within_others: bool = False

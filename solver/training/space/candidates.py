@@ -271,6 +271,7 @@ def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) ->
     """Return True if the launcher has flags for this mesh and residual layout."""
     return (
         (mesh.pp == 1 or rules.passes_branches or model.is_chain)
+        and (mesh.tp == 1 or rules.tensor_parallel)
         and (mesh.cp == 1 or rules.context_parallel)
         and (mesh.ulysses == 1 or rules.head_exchange)
         and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
@@ -311,10 +312,12 @@ def some_layers_of(request: TrainingRequest, *, pp: int) -> RecomputedLayers:
 
 def recompute_modes(search: Search) -> tuple[Recompute, ...]:
     """Recompute modes that the search allows and its launcher has."""
-    rules = TRAINERS.get(search.launcher)
-    refused = search.space is Space.LAUNCHABLE and (rules is None or not rules.fine_grained)
-    modes = tuple(mode for mode in Recompute if not (refused and mode is Recompute.FINE_GRAINED))
-    return tuple(mode for mode in modes if not search.recompute or mode in search.recompute)
+    modes = set(Recompute)
+    if search.space is Space.LAUNCHABLE:
+        rules = TRAINERS.get(search.launcher)
+        modes -= {Recompute.FINE_GRAINED} if rules is None or not rules.fine_grained else set()
+        modes -= {Recompute.SELECTIVE} if rules is not None and not rules.selective else set()
+    return tuple(mode for mode in Recompute if mode in modes and (not search.recompute or mode in search.recompute))
 
 
 def launcher_schedules(launcher: Launcher) -> frozenset[Schedule]:

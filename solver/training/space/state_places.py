@@ -161,6 +161,8 @@ def state_places(mesh: Degrees, request: TrainingRequest, search: Search, chosen
                 of_ranks = zero_stage if mesh.dp * mesh.cp > 1 else None
                 if not (may_move(of_ranks, shard_ranks, offload) and _offload_expressible(search, of_ranks, offload)):
                     continue
+                if shard_ranks is not None and not (offload.is_nothing or _offloads_within_groups(search)):
+                    continue
                 for gradients in gradient_choices(search):
                     # What the host updates waits for it, and what lies there is not released.
                     if gradients is Gradients.KEPT or not (offload.optimizer or offload.gradients):
@@ -229,6 +231,11 @@ def _offload_expressible(search: Search, zero_stage: int | None, offload: Offloa
         case HostState.ALL_OR_NOTHING:
             everything = offload.optimizer == offload.weights == offload.gradients == 1.0
             return zero_stage == MAX_ZERO_STAGE and everything and not offload.on_drives
+
+
+def _offloads_within_groups(search: Search) -> bool:
+    """Return True if the search's launcher may keep state on the host that is sharded within groups of ranks."""
+    return search.space is Space.FREE or TRAINERS[search.launcher].offloads_within_groups
 
 
 def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterator[int]:

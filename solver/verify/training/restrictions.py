@@ -151,6 +151,7 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "zero_stage",
             f"ZeRO {zero} beside the optimizer muon; at most {limits.zero_with_muon}",
         ),
+        (axes.tp > 1 and not limits.splits_layers, "axes.tp", f"tp {axes.tp}; it has no tensor parallelism"),
         (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
         (axes.ulysses > 1 and not limits.exchanges_heads, "axes.ulysses", "it exchanges no heads between ranks of a sequence"),
         (
@@ -187,12 +188,17 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         (
             axes.pp > 1 and plan.schedule not in limits.schedules,
             "schedule",
-            f"{plan.schedule}; it has {', '.join(limits.schedules)}",
+            f"{plan.schedule}; it has {', '.join(limits.schedules) or 'no pipelines'}",
         ),
         (
             not limits.fine_grained and any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages),
             "stages",
             "fine-grained recompute; it can't recompute norms alone",
+        ),
+        (
+            not limits.selective and any(stage.recompute is Recompute.SELECTIVE for stage in plan.stages),
+            "stages",
+            "selective recompute; it recomputes whole layers",
         ),
         (
             any(stage.recompute_layers is not None for stage in plan.stages) and not limits.some_layers,
@@ -202,7 +208,8 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         (
             any(stage.shard_ranks is not None and stage.zero_stage not in limits.zero_in_parts for stage in plan.stages),
             "stages",
-            f"ZeRO-{zero} within a part of dp x cp; it has such groups for ZeRO {', '.join(map(str, limits.zero_in_parts))}",
+            f"ZeRO-{zero} within a part of dp x cp; it has such groups for ZeRO "
+            f"{', '.join(map(str, limits.zero_in_parts)) or 'of no stage'}",
         ),
         *_optimizer_refusals(plan, limits),
         *_offload_refusals(plan, limits),
@@ -251,6 +258,9 @@ def _offload_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tup
             where,
             "optimizer states on the host beside ZeRO-0; it moves sharded ones",
         )
+        in_parts = stage.shard_ranks is not None and not limits.offload_in_parts
+        message = "state on the host beside sharding within a part of dp x cp; it has one or the other"
+        yield in_parts and max(moved.optimizer, moved.weights, moved.gradients) > 0, where, message
         drives = "nvme" in (moved.optimizer_to.value, moved.weights_to.value)
         yield drives and limits.host_state != "zero", where, "state on drives; it has no setting for them"
         partly = drives and (zero < 3 or not several or 0 < moved.optimizer < 1)

@@ -73,7 +73,8 @@ def launchable_inside(
 
 def _launchers(first: Launcher) -> Iterator[Launcher]:
     """Launchers that train, the request's own first."""
-    yield from dict.fromkeys(launcher for launcher in (first, *TRAINERS) if launcher in TRAINERS)
+    asked = (launcher for launcher, rules in TRAINERS.items() if launcher is first or not rules.is_within_others)
+    yield from sorted(asked, key=lambda launcher: launcher is not first)
 
 
 def launchable_part(search: Search, launcher: Launcher) -> Search:

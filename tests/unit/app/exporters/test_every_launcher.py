@@ -16,8 +16,8 @@ from tests.unit.app.exporters.test_export import GOLDEN, golden_export
 
 ROOT = Path(__file__).resolve().parents[4]
 DOCS = (ROOT / "docs" / "exporters.md").read_text(encoding="utf-8")
-SHARED = {"server", "table", "trainer"}
-"""Modules of the room that are no launcher's and no engine's."""
+SHARED = {"hugging_face", "server", "table", "trainer"}
+"""Modules of the room that are no one launcher's and no engine's."""
 
 
 def test_the_room_holds_launchers_and_engines_and_no_other() -> None:

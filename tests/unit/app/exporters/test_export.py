@@ -46,6 +46,12 @@ def golden_export(launcher: Launcher) -> Export:
             plan = training(
                 dp=4, tp=2, pp=2, layers=[15, 17], zero_stage=2, sequence_parallel=True, recompute=(Recompute.FULL,)
             )
+        case Launcher.ACCELERATE | Launcher.TRL | Launcher.LLAMA_FACTORY:
+            plan = training(dp=16, zero_stage=3, microbatch=2, recompute=(Recompute.FULL,))
+        case Launcher.HF_TRAINER:
+            plan = training(dp=8, zero_stage=2)
+        case Launcher.AXOLOTL:
+            plan = training(dp=8, zero_stage=1, microbatch=2, recompute=(Recompute.FULL,))
         case Launcher.VLLM:
             plan = serving(replicas=2, tp=4, pp=2, layers=[39, 41])
         case Launcher.SGLANG:
@@ -67,6 +73,8 @@ def test_commands_are_shell(launcher: Launcher) -> None:
     line = result.command.replace("torchrun", "printf '%s\\n' torchrun").replace("vllm serve", "printf '%s\\n' vllm serve")
     line = line.replace("python -m sglang", "printf '%s\\n' python -m sglang")
     line = line.replace("deepspeed \\", "printf '%s\\n' deepspeed \\", 1)
+    for words in ("accelerate launch", "trl sft"):
+        line = line.replace(words, f"printf '%s\\n' {words}", 1)
     environment = {"NODE_RANK": "3", "MASTER_ADDR": "node-0", "PATH": "/usr/bin:/bin"}
     run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, check=True)
     meant = [word.replace("$NODE_RANK", "3").replace("$MASTER_ADDR", "node-0") for word in arguments(result)]
@@ -78,7 +86,7 @@ def test_every_launcher_has_an_exporter() -> None:
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:
-    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, torchtitan, vllm, sglang"):
+    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, torchtitan, accelerate, .*vllm, sglang"):
         export(*training(), "colossalai")
 
 

@@ -60,7 +60,8 @@ def run(command: list[str], folder: Path, **environment: str) -> list[str]:
     """The lines that torchrun told when a command ran in a folder, with stand-ins for what starts processes."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
-    for name, text in {"torchrun": TELLS, "deepspeed": TELLS, "scontrol": SCONTROL, "srun": SRUN}.items():
+    starters = dict.fromkeys(("torchrun", "deepspeed", "accelerate", "trl"), TELLS)
+    for name, text in {**starters, "scontrol": SCONTROL, "srun": SRUN}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     told = folder / "told"

@@ -1,0 +1,55 @@
+"""TRL: the configuration of ``trl sft``, and Accelerate's beside it."""
+
+from __future__ import annotations
+
+from meshwright.app.exporters.command import command_text, flag
+from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.hugging_face import (
+    accelerate_files,
+    accelerate_words,
+    assumptions,
+    lost,
+    require_trainable,
+    synchronised,
+    trainer_keys,
+    yaml_text,
+)
+from meshwright.app.exporters.served import checkpoint, checkpoint_assumption
+from meshwright.solver.answer.pipeline_plan import pipeline_plan
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import TrainingRequest
+
+VERSION = "1.16.0"
+CONFIG = "sft.yaml"
+DATASET = "trl-lib/Capybara"
+"""A stand-in."""
+
+
+def export_plan(answer: Plan, request: TrainingRequest) -> Export:
+    """The trainer's arguments in a file, Accelerate's configuration, and the line that starts both."""
+    plan = pipeline_plan(answer)
+    workload = request.workload
+    require_trainable(plan, workload, launcher="TRL")
+    keys = {
+        "model_name_or_path": checkpoint(answer.model),
+        "dataset_name": DATASET,
+        "max_length": workload.seq_len,
+        # Sequences are as long as they may be, as planned.
+        "packing": True,
+        **trainer_keys(plan, workload),
+        **synchronised(plan),
+    }
+    launched = accelerate_words(request, plan.devices, name="accelerate_config")
+    return Export(
+        launcher=Launcher.TRL,
+        version=VERSION,
+        command=command_text(parts=[("trl", "sft", *flag("config", CONFIG)), launched]),
+        files={**accelerate_files(plan, request), CONFIG: yaml_text(keys)},
+        inexpressible=lost(plan, workload, Launcher.TRL),
+        assumptions=(
+            checkpoint_assumption(answer.model),
+            "dataset, learning rate and steps are stand-ins; other trainers (trl dpo, ...) take the same keys, and more memory",
+            *assumptions(plan, request),
+        ),
+    )

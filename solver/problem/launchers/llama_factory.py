@@ -1,0 +1,7 @@
+"""LLaMA-Factory: DeepSpeed by a key of its own, FSDP2 by Accelerate."""
+
+from __future__ import annotations
+
+from meshwright.solver.problem.launchers.hugging_face import OVER_ACCELERATE
+
+LAUNCHER = OVER_ACCELERATE

@@ -1,0 +1,7 @@
+"""TRL: its SFT trainer, started by Accelerate."""
+
+from __future__ import annotations
+
+from meshwright.solver.problem.launchers.hugging_face import OVER_ACCELERATE
+
+LAUNCHER = OVER_ACCELERATE
