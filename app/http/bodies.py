@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -20,6 +21,9 @@ JSON = "application/json"
 _OBJECT_BEGINS = re.compile(rb"\s*\{")
 SHORT_BODY_BYTES = 4096
 """A body that is parsed in less time than a thread takes to start on it."""
+
+FINGERPRINTED_BYTES = 64 * 1024
+"""The longest body whose fingerprint is taken: a tenth of a millisecond of hashing (0.7 GB/s here)."""
 
 IDLE_BODY_S = 15.0
 """The longest pause of a body that comes in: retransmissions of TCP end well within it."""
@@ -52,13 +56,36 @@ class Body:
         return await self._long_work.do(self._tenant, work, *arguments, **options)
 
 
+class UnparsedBody:
+    """The bytes of a body, which nobody has looked at yet."""
+
+    def __init__(self, text: bytearray, tenant: str, long_work: LongWork):
+        self._text, self._tenant, self._long_work = text, tenant, long_work
+
+    def fingerprint(self) -> str | None:
+        """The SHA-256 of the bytes in hexadecimal; None for a body that takes long to hash."""
+        return hashlib.sha256(self._text).hexdigest() if len(self._text) <= FINGERPRINTED_BYTES else None
+
+    async def parsed(self) -> Body:
+        """The body parsed, its bytes forgotten; raises MalformedError for bytes that are no JSON object of a sane depth."""
+        is_short = len(self._text) <= SHORT_BODY_BYTES
+        document = _parsed(self._text) if is_short else await self._long_work.do(self._tenant, _parsed, self._text)
+        return Body(document, is_short, self._tenant, self._long_work)
+
+
 @asynccontextmanager
 async def json_body(request: Request, *, max_bytes: int) -> AsyncIterator[Body]:
-    """The parsed JSON object in the body of an admitted caller, which counts as in hand until the block ends.
+    """The parsed JSON object in the body of an admitted caller; raises as ``unparsed_body`` and MalformedError."""
+    async with unparsed_body(request, max_bytes=max_bytes) as body:
+        yield await body.parsed()
+
+
+@asynccontextmanager
+async def unparsed_body(request: Request, *, max_bytes: int) -> AsyncIterator[UnparsedBody]:
+    """The body of an admitted caller, which counts as in hand until the block ends.
 
     Raises MediaTypeError; BodyTooLargeError as soon as more than ``max_bytes`` are announced or have come; SlowBodyError;
-    RateLimitedError or BusyError where too much is in hand, before the body is read if its length is announced;
-    MalformedError for bytes that are no JSON of a sane depth.
+    RateLimitedError or BusyError where too much is in hand, before the body is read if its length is announced.
     """
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != JSON:
@@ -66,11 +93,7 @@ async def json_body(request: Request, *, max_bytes: int) -> AsyncIterator[Body]:
     long_work: LongWork = request.app.state.long_work
     tenant: str = request.state.principal.tenant
     with long_work.holding(tenant) as hold:
-        text = await _read(request, max_bytes, hold)
-        is_short = len(text) <= SHORT_BODY_BYTES
-        document = _parsed(text) if is_short else await long_work.do(tenant, _parsed, text)
-        del text
-        yield Body(document, is_short, tenant, long_work)
+        yield UnparsedBody(await _read(request, max_bytes, hold), tenant, long_work)
 
 
 def _parsed(text: bytearray) -> dict[str, Any]:

@@ -24,7 +24,11 @@ from meshwright.app.questions.repository import Asked, QuestionRepository
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.security.principal import Principal
 from meshwright.app.settings import Settings
+from meshwright.costmodels.units import MIB
 from meshwright.solver.problem.request import PlanRequest
+
+ASKED_BYTES = MIB
+"""Digests of requests are remembered up to this size together, some eight thousand of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class PlanService:
     def __init__(self, engine: Engine, queue: JobQueue, settings: Settings, texts: RememberedTexts | None = None):
         self._engine, self._queue, self._settings = engine, queue, settings
         self._texts = texts or RememberedTexts()
+        self._asked = RememberedTexts(ASKED_BYTES)
 
     def submit(self, call: Call) -> Submission:
         """The stored plan of a request document, or the job that will make it.
@@ -107,6 +112,19 @@ class PlanService:
             return None
         self._check_time_limit(request)
         return Resolved(keyed_request(request), None)
+
+    def asked_before(self, tenant: str, fingerprint: str | None) -> Submission | None:
+        """The answer to a body of that fingerprint which this process has resolved and whose plan it has read, both for this
+        tenant; None when the body must be parsed. A digest follows from such a body alone, so it is never out of date.
+        """
+        digest = None if fingerprint is None else self._asked.find(tenant, fingerprint)
+        text = None if digest is None else self._texts.find(tenant, digest)
+        return None if digest is None or text is None else Submission(digest, text)
+
+    def note_asked(self, tenant: str, fingerprint: str | None, resolved: Resolved | None) -> None:
+        """Remember the digest of a request that was resolved from a body of that fingerprint alone."""
+        if fingerprint is not None and resolved is not None:
+            self._asked.keep(tenant, fingerprint, resolved.key.digest)
 
     def remembered(self, call: Call, resolved: Resolved | None) -> Submission | None:
         """The answer to a resolved call whose plan this process has read before; None when it must be looked up."""

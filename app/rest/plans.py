@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from meshwright.app.db.engine import read_soon
 from meshwright.app.db.writes import Writes
-from meshwright.app.http.bodies import JSON, body_of, json_body
+from meshwright.app.http.bodies import JSON, body_of, unparsed_body
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import PRINTABLE, Cursor, Limit, NameFilter, before_of, page_of
 from meshwright.app.http.problem_responses import problem_answers, problem_response
@@ -67,15 +67,21 @@ async def make_plan(
     engine: Engine = request.app.state.engine
     writes: Writes = request.app.state.writes
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
-    async with json_body(request, max_bytes=settings.max_body_bytes) as body:
-        call = Call(caller, body.document, urgency, idempotency_key, current_parent())
-        # What needs no database is answered here: handing it to a thread would take as long.
-        resolved = service.resolve_alone(call) if body.is_short else await body.work(service.resolve_alone, call)
-        wanted: Submission | Wanted | None = service.remembered(call, resolved)
-        if wanted is None and (body.is_short or resolved is not None):
-            wanted = await read_soon(engine, service.look_up, call, resolved)
-        elif wanted is None:
-            wanted = await body.work(service.look_up, call)
+    wanted: Submission | Wanted | None = None
+    async with unparsed_body(request, max_bytes=settings.max_body_bytes) as unparsed:
+        fingerprint = unparsed.fingerprint() if idempotency_key is None else None
+        wanted = service.asked_before(caller.tenant, fingerprint)
+        if wanted is None:
+            body = await unparsed.parsed()
+            call = Call(caller, body.document, urgency, idempotency_key, current_parent())
+            # What needs no database is answered here: handing it to a thread would take as long.
+            resolved = service.resolve_alone(call) if body.is_short else await body.work(service.resolve_alone, call)
+            service.note_asked(caller.tenant, fingerprint, resolved)
+            wanted = service.remembered(call, resolved)
+            if wanted is None and (body.is_short or resolved is not None):
+                wanted = await read_soon(engine, service.look_up, call, resolved)
+            elif wanted is None:
+                wanted = await body.work(service.look_up, call)
     made = wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
     ANSWERS.labels(made.how).inc()
     if made.text is not None:

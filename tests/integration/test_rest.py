@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import create_autospec
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from meshwright.app.calibrations.repository import CalibrationRepository, NewCal
 from meshwright.app.db.engine import open_engine
 from meshwright.app.errors import SolveTimeoutError
 from meshwright.app.http.problems import KINDS
+from meshwright.app.planning import service
 from meshwright.app.plans.examples import REQUEST_EXAMPLES
 from meshwright.app.requests.limits import MAX_DEVICES
 from meshwright.app.settings import Auth, Settings
@@ -67,6 +69,17 @@ def test_the_same_request_again_gives_the_stored_plan(client: httpx.Client, solv
     plan = first.json()
     assert first.headers["location"] == f"/v1/plans/{plan['digest']}"
     assert client.get(first.headers["location"]).content == first.content
+
+
+def test_the_same_body_again_is_not_resolved_again(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = json.dumps(training()).encode()
+    answers = [post_bytes(client, body) for _ in range(2)]
+    monkeypatch.setattr(service, "resolve_request", create_autospec(service.resolve_request, side_effect=AssertionError))
+    answers.append(post_bytes(client, body))
+    assert [answer.status_code for answer in answers] == [201, 200, 200]
+    assert len({answer.content for answer in answers}) == 1
+    assert len({answer.headers["location"] for answer in answers}) == 1
+    problem(post_bytes(client, body, "text/plain"), 415, "unsupported-media-type")
 
 
 def test_a_changed_request_is_another_plan(client: httpx.Client) -> None:

@@ -93,6 +93,27 @@ def test_what_was_read_once_needs_no_database(engine: Engine, settings: Settings
     assert statements == []
 
 
+def test_a_body_that_was_resolved_once_is_not_parsed_again(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    resolved = service.resolve_alone(call_of("mine"))
+    service.note_asked("mine", "body", resolved)
+    assert service.asked_before("mine", "body") is None, "its plan is not there yet"
+    text = _remembered(service, engine)
+    found = service.asked_before("mine", "body")
+    assert resolved is not None and found is not None
+    assert (found.digest, found.text) == (resolved.key.digest, text)
+    assert service.asked_before("yours", "body") is None
+    assert service.asked_before("mine", "another body") is None
+    assert service.asked_before("mine", None) is None
+
+
+def test_a_body_that_names_the_fleet_is_resolved_each_time(engine: Engine, settings: Settings) -> None:
+    service = PlanService(engine, create_autospec(JobQueue), settings)
+    _remembered(service, engine)
+    service.note_asked("mine", "body", service.resolve_alone(replace(call_of("mine"), document=training(model={"name": "m"}))))
+    assert service.asked_before("mine", "body") is None
+
+
 def test_what_names_the_fleet_is_looked_up(engine: Engine, settings: Settings) -> None:
     service = PlanService(engine, create_autospec(JobQueue), settings)
     for named in ({"model": {"name": "m"}}, {"cluster": {"name": "c"}}, {"calibrations": ["a100"]}):
