@@ -6,11 +6,10 @@ Run from the root of the repository: python benchmarks/accuracy.py [tables of me
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from meshwright.app.quoting import markdown_text
-from meshwright.app.validation.held_out.leave_one_out import CHUNK, leave_one_source_out
+from meshwright.app.validation.held_out.leave_one_out import CHUNK, leave_one_source_out, processes_of_one_thread
 from meshwright.app.validation.held_out.tables import band_table, error_model_cells, left_out_tables
 from meshwright.app.validation.markdown import report_scatter, report_tables, worst_first
 from meshwright.app.validation.report import report_of
@@ -158,7 +157,7 @@ def main() -> None:
         if not path.exists():
             sys.exit(f"{path} is not there; give the tables of measured runs")
     rows, unmapped = _rows(paths, sources_of(paths[0], SOURCES)), _rows(paths, NO_SOURCES)
-    with ProcessPoolExecutor(WORKERS) as pool:
+    with processes_of_one_thread(WORKERS) as pool:
         in_sample = report_of(pool.map(score_run, rows, chunksize=CHUNK), file="all tables")
         found = leave_one_source_out(rows, unmapped, pool=pool)
     reasons = {source: f"{text}." for source, text in WHY.items()}

@@ -92,25 +92,25 @@ class StepErrorModel:
 
 
 KNOWN_FRAMEWORK = StepErrorModel(
-    base=0.071,
-    small=0.085,
+    base=0.067,
+    small=0.097,
     communication=0.0,
     experts=0.233,
-    network=1.650,
-    below=2.343,
-    above=4.033,
+    network=1.253,
+    below=2.389,
+    above=3.551,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
 
 ASSUMED_FRAMEWORK = StepErrorModel(
-    base=0.217,
+    base=0.219,
     small=0.0,
     communication=0.0,
     experts=0.0,
     network=1.650,
-    below=5.635,
-    above=2.406,
+    below=5.585,
+    above=2.390,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""
