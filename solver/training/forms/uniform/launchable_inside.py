@@ -37,7 +37,7 @@ SHARE = 0.6
 """Share of the time that launchable searches may take: beside all forms a third of the whole, as what launchable searches find
 in a third of the time, those of wider spaces must."""
 
-FEW_CANDIDATES = 20_000
+FEW_CANDIDATES = 5_000
 """Candidates of a free space that is searched in seconds: one that runs to its end needs no plan to begin with."""
 
 NOTE = "this is the best launchable plan found: the search of the free space has shown no better one"

@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.app.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import BatchShares, Gradients, Launcher, Space, StageDegrees
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.forms.uniform.launchable_inside import launchable_inside, launchable_part
+from meshwright.solver.training.forms.uniform.launchable_inside import (
+    begins_with_launchable,
+    launchable_inside,
+    launchable_part,
+)
 from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.near import best_near
 from meshwright.solver.training.search.search_result import SearchResult, Solved
@@ -63,6 +71,16 @@ def test_launchable_plans_are_priced_as_plans_of_the_free_space(seed: int) -> No
     if inside.solved is not None:
         near = best_near(request, costs, inside.solved, stop=never_stop)
         assert proven.value <= near.value * (1 + 1e-9) <= inside.solved.value * (1 + 2e-9)
+
+
+def test_a_restricted_search_of_a_mixed_cluster_begins_with_launchable_plans() -> None:
+    """Of one schedule there are fewer candidates, each with hundreds of shardings."""
+    cluster = Cluster(tuple(NodeGroup(name, node_type(name), 16) for name in ("dgx-h100", "dgx-a100")))
+    search = Search(space=Space.FREE, stage_degrees=StageDegrees.ANY, schedules=(Schedule.ONE_F_ONE_B,))
+    asked = TrainingRequest(model("llama-3.1-70b"), cluster, TrainingWorkload("training", 512, 8192), search=search)
+    assert begins_with_launchable(asked)
+    assert not begins_with_launchable(replace(asked, search=replace(search, dp=(16,), microbatch=(1,))))
+    assert not begins_with_launchable(replace(asked, search=launchable_part(search, Launcher.MEGATRON_LM)))
 
 
 def test_choices_that_no_launcher_has_are_closed_in_the_launchable_part() -> None:
