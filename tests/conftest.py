@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from hypothesis import settings as hypothesis_settings
+from hypothesis.internal.conjecture import providers as hypothesis_providers
 from sqlalchemy import Engine, text
 
 from meshwright.app.db.engine import open_engine, writing
@@ -28,6 +29,10 @@ POSTGRESQL = "postgresql"
 
 # The same examples everywhere, and no verdict on how long they take: a busy machine is no defect.
 hypothesis_settings.load_profile("ci")
+
+# Nor do they change with what else a worker has loaded: Hypothesis would mix in constants of every loaded module, and take
+# seconds in each process to read them all.
+hypothesis_providers._get_local_constants = lambda: hypothesis_providers._local_constants
 
 # Tests start hundreds of processes. Where the environment says to keep no bytecode, each would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

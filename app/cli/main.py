@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -27,9 +28,15 @@ cli = group_of(
     exit_codes="Exit codes: 0 good, 1 no plan or a worse one, 2 bad input, 3 internal error.",
 )
 
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+"""The variable that holds the number of threads that NumPy and SciPy multiply with."""
+
 
 def main() -> None:
     """Entry point of the ``meshwright`` command."""
+    # Matrices of fits are small: threads of the linear algebra, one a core, would wait for one another longer than they work.
+    # To be said before NumPy is loaded; processes that this one starts take it over.
+    os.environ.setdefault(BLAS_THREADS, "1")
     # A character that the terminal can't show must not end a command.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
