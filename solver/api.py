@@ -16,9 +16,10 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import unfinished_search
 from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop, ignore_progress
+from meshwright.solver.problem.choices import Improvements
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
-from meshwright.solver.serving.changes import reached_by_serving, serving_changes
+from meshwright.solver.serving.changes import reached_by_serving, serving_changes, serving_improvements
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.no_plan import infeasible_serving
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
@@ -26,7 +27,7 @@ from meshwright.solver.suggestions import SERVING_WORK, TRAINING_WORK, solved_su
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.training.report.changes import reached_by, training_changes
+from meshwright.solver.training.report.changes import reached_by, training_changes, training_improvements
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
 from meshwright.solver.training.report.slo import slo_reason
 from meshwright.solver.training.report.trials import Trial, training_trials
@@ -41,22 +42,24 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
 
     ``digest`` is empty and ``search.seconds`` 0: names and clocks belong to the caller. Raises InvalidInputError for a
     request that can't be planned at all, and PlanRejectedError if the checker refuses the solver's own plan. Where nothing
-    fits, the reason's remedies are solved changes of the request.
+    fits, the reason's remedies are solved changes of the request; where it asks for improvements, so are its suggestions.
     """
     plan = _solved(request, stop=stop, progress=progress)
-    if plan.feasible or not plan.is_decided:
+    if not plan.is_decided or (plan.feasible and request.search.improvements is Improvements.UNASKED):
         return plan
-    assert plan.reason is not None, "an infeasible plan says why"
+    own = plan if plan.feasible else None
 
     def changed(other: PlanRequest, counted: Stop) -> Plan:
         return _solved(other, stop=counted, progress=ignore_progress)
 
     if isinstance(request, TrainingRequest):
-        ladders = training_changes(request, plan.reason)
-        found = solved_suggestions(ladders, changed, reached_by, work=TRAINING_WORK, stop=stop)
+        changes = training_improvements(request) if plan.reason is None else training_changes(request, plan.reason)
+        found = solved_suggestions(changes, changed, reached_by, work=TRAINING_WORK, stop=stop, better_than=own)
     else:
-        ladders = serving_changes(request, plan.reason)
-        found = solved_suggestions(ladders, changed, reached_by_serving, work=SERVING_WORK, stop=stop)
+        ladders = serving_improvements(request) if plan.reason is None else serving_changes(request, plan.reason)
+        found = solved_suggestions(ladders, changed, reached_by_serving, work=SERVING_WORK, stop=stop, better_than=own)
+    if plan.reason is None:
+        return replace(plan, suggestions=found)
     reason = replace(plan.reason, remedies=tuple(f"{each.change}: {each.reaches}" for each in found))
     return replace(plan, suggestions=found, reason=reason)
 

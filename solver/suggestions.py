@@ -1,11 +1,14 @@
-"""Changes of a request that has no plan, each of which was solved: what would help, with the figures that it reaches.
+"""Changes of a request, each of which was solved: what would help where it has no plan, or make its plan better, with what each
+reaches.
 
 Whoever knows a kind of request lists its changes as ladders: changes of one thing, the smallest first. Of each ladder the first
-that has a plan is suggested. Work is limited by counts, so the same request gets the same suggestions on any machine.
+that has a plan is suggested, or one that is better by `LEAST_GAIN`. Work is limited by counts, so the same request gets the
+same suggestions on any machine.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +28,9 @@ class Work:
     ladder: int
     all: int
 
+
+LEAST_GAIN = 0.01
+"""The share of its objective that a change is to save of a request with a plan: less is lost in the noise of ranking."""
 
 TRAINING_WORK = Work(change=12_000, ladder=28_000, all=48_000)
 """Once for each node of a search and part of one. Llama-3.1-70B on three nodes of eight H100 takes 11,600."""
@@ -52,9 +58,11 @@ def solved_suggestions(
     *,
     work: Work,
     stop: Stop,
+    better_than: Plan | None = None,
 ) -> tuple[Suggestion, ...]:
     """Return of each ladder the first change with a plan; ``reached`` says what a plan reaches. Changes that can't be planned
-    at all, and those whose search ends undecided, are passed over."""
+    at all, and those whose search ends undecided, are passed over, and where the request has a plan, ``better_than``, those
+    whose plan is not better."""
     found, left = list[Suggestion](), work.all
     for ladder in ladders:
         of_ladder = min(work.ladder, left)
@@ -70,8 +78,23 @@ def solved_suggestions(
             finally:
                 taken = before - max(0, counted.left) + 1
                 of_ladder, left = of_ladder - taken, left - taken
-            if plan.feasible and plan.certificate.objective is not None:
-                figures = (plan.certificate.objective, plan.certificate.unit)
-                found.append(Suggestion(change.words, change.set, reached(plan), *figures))
+            gain = gain_over(better_than, plan)
+            if plan.certificate.objective is not None and gain >= (0.0 if better_than is None else LEAST_GAIN):
+                words = reached(plan) if better_than is None else f"{gain:.1%} better: {reached(plan)}"
+                found.append(Suggestion(change.words, change.set, words, plan.certificate.objective, plan.certificate.unit))
                 break
     return tuple(found)
+
+
+def gain_over(own: Plan | None, other: Plan) -> float:
+    """Return the share of a plan's objective that another saves: 0 for any plan over none, less for no plan or a worse one, or
+    one whose objective is of another unit."""
+    value = other.certificate.objective
+    if not other.feasible or value is None:
+        return -math.inf
+    if own is None:
+        return 0.0
+    was = own.certificate.objective
+    if was is None or own.certificate.unit != other.certificate.unit:
+        return -math.inf
+    return (was - value) / was

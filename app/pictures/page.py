@@ -84,6 +84,8 @@ def _of_plan(answered: AnsweredRequest) -> Iterable[str]:
             yield f"<h2>The plainest of equal plans</h2>{_paragraph(f'{plainest.summary}: {plainest.differs}')}"
         named = (f"{each.summary}: {each.differs}" for each in plan.equals.also_try)
         yield f"<h2>Also try</h2>{_paragraph(equals_in_words(plan.equals))}{_list(named)}"
+    if plan.suggestions:
+        yield f"<h2>What would make it better</h2>{_list(f'{each.change}: {each.reaches}' for each in plan.suggestions)}"
     command = _launch_command(plan, request)
     if command is not None:
         yield f'<h2>Launch</h2><pre tabindex="0" role="region" aria-label="Launch command">{html_lines(command)}</pre>'

@@ -42,6 +42,13 @@ class FrontierScope(StrEnum):
     SWEPT = "swept"
 
 
+class Improvements(StrEnum):
+    """The changes of a request that has a plan: solved, to say which would make the plan better, or not asked for."""
+
+    UNASKED = "unasked"
+    SOLVED = "solved"
+
+
 class TpOverlap(StrEnum):
     """The overlap of gathers and scatters over tp with products: they run before and after whole products, or chunk by chunk
     beside them."""

@@ -36,6 +36,7 @@ from meshwright.solver.problem.choices import (
     FrontierScope,
     Gradients,
     GroupOrder,
+    Improvements,
     Launcher,
     RankOrder,
     Recompute,
@@ -95,6 +96,7 @@ class Search:
     batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
     risk                         chance that a training plan may run out of memory when it is started
     price_risk                   another chance, at which the plan is solved too, to say what the risk costs; None: not solved
+    improvements                 whether changes of the request are solved that would make its plan better
     max_candidates               stop after this many outer candidates (deterministic on any machine)
     time_limit_s                 stop after this time with the best plan so far; the bound then leaves a gap
     memory_limit_bytes           stop, as at the time limit, when the process has grown by this since the search began; None: by
@@ -323,6 +325,7 @@ class Search:
     ] = StageDegrees.SAME
     risk: Annotated[Risk, setting("risk", TRAINING, said=Said.BY_FORM)] = DEFAULT_RISK
     price_risk: Annotated[Risk | None, setting("price_risk", TRAINING, said=Said.NOT_OF_THE_SPACE)] = None
+    improvements: Annotated[Improvements, setting("improvements", said=Said.NOT_OF_THE_SPACE)] = Improvements.UNASKED
     max_candidates: Annotated[PositiveInt | None, setting("max_candidates", said=Said.NOT_OF_THE_SPACE)] = None
     time_limit_s: Annotated[PositiveFloat, setting("time_limit_s", said=Said.NOT_OF_THE_SPACE, at_most=MAX_TIME_LIMIT_S)] = 60.0
     memory_limit_bytes: Annotated[

@@ -1,4 +1,4 @@
-"""The changes of a serving request that may help where it has no plan."""
+"""The changes of a serving request that may help where it has no plan, or make its plan better."""
 
 from __future__ import annotations
 
@@ -51,6 +51,17 @@ def serving_changes(request: ServingRequest, reason: Reason) -> Iterator[Sequenc
         yield tuple(_confident(request, confidence) for confidence in LESS_CONFIDENCE if confidence < request.slo.confidence)
     yield tuple(_narrower(request))
     yield tuple(_shorter(request))
+
+
+def serving_improvements(request: ServingRequest) -> Iterator[Sequence[Change]]:
+    """Yield ladders of changes that may make a plan better: less confidence, a looser target, what takes fewer bytes."""
+    yield from restrictions_lifted(request, SERVING)
+    targets = {name: value for name in ("p95_ttft_ms", "p95_tpot_ms") if (value := getattr(request.slo, name)) is not None}
+    if targets:
+        yield tuple(_confident(request, confidence) for confidence in LESS_CONFIDENCE if confidence < request.slo.confidence)
+    for name, value in targets.items():
+        yield tuple(with_targets(request, {name: rounded(value * factor, up=True)}) for factor in RELAXED if factor > 1.0)
+    yield tuple(_narrower(request))
 
 
 def reached_by_serving(plan: Plan) -> str:

@@ -115,7 +115,14 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
         parts.append(_time(breakdown))
-    parts += [_comparison(plan), *_equals(plan), *frontier_parts(plan), *interactivity_parts(plan), _calibration(plan)]
+    parts += [
+        _comparison(plan),
+        *_equals(plan),
+        *_improvements(plan),
+        *frontier_parts(plan),
+        *interactivity_parts(plan),
+        _calibration(plan),
+    ]
     return parts
 
 
@@ -259,6 +266,15 @@ def _equals(plan: Plan) -> list[RenderableType]:
         lines.append(plain("Also try:"))
     for other in plan.equals.also_try:
         lines += [_indented(plain(other.summary), 2), _indented(plain(other.differs, style="dim"), 4)]
+    return [Group(*lines)]
+
+
+def _improvements(plan: Plan) -> list[RenderableType]:
+    """The changes of the request that make the plan better; nothing where none was asked for, or found."""
+    if not plan.suggestions:
+        return []
+    lines: list[RenderableType] = [plain("What would make it better (solved)", style="bold")]
+    lines += [_indented(plain(f"- {each.change}: {each.reaches}"), 2) for each in plan.suggestions]
     return [Group(*lines)]
 
 

@@ -1,4 +1,4 @@
-"""The changes of a training request that may help where it has no plan."""
+"""The changes of a training request that may help where it has no plan, or make its plan better."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choice import TRAINING
+from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.request_changes import Change, more_nodes, restrictions_lifted, rounded, searching, with_targets
 
@@ -30,6 +31,13 @@ OFFLOADS = (
 """Parts that are moved, the cheapest first: optimizer states cross the link once a step, the others with every micro-batch."""
 
 SHORTER = (2, 4, 8)
+LESS_SURE = (0.1, 0.2, MAX_RISK)
+LOOSER = (1.1, 1.25, 1.5, 2.0)
+"""Risks, and targets over those of the request, that are tried in turn for a better plan."""
+
+TAKING_ALL = (Objective.THROUGHPUT, Objective.STEP_TIME)
+"""Objectives for which a plan takes all devices: more of them make its step shorter."""
+
 SMALLER_OPTIMIZERS = (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
 
 
@@ -47,6 +55,30 @@ def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Seque
         yield tuple(_shorter(request, by) for by in SHORTER if request.workload.seq_len % by == 0)
 
 
+def training_improvements(request: TrainingRequest) -> Iterator[Sequence[Change]]:
+    """Yield ladders of changes that may make a plan better: choices that are not searched unless a request names them, what
+    memory it may take, targets that decide how much of the cluster it takes, more nodes for a faster step."""
+    yield from restrictions_lifted(request, TRAINING)
+    yield from _less_memory(request, risks=LESS_SURE)
+    yield _offloads(request)
+    if request.objective in TAKING_ALL:
+        yield more_nodes(request)
+    else:
+        yield tuple(_looser_targets(request))
+
+
+def _looser_targets(request: TrainingRequest) -> Iterator[Change]:
+    slo = request.slo
+    for factor in LOOSER:
+        targets: dict[str, float] = {}
+        if slo.max_step_time_s is not None:
+            targets["max_step_time_s"] = rounded(slo.max_step_time_s * factor, up=True)
+        if slo.min_tokens_per_s is not None:
+            targets["min_tokens_per_s"] = rounded(slo.min_tokens_per_s / factor, up=False)
+        if targets:
+            yield with_targets(request, targets)
+
+
 def _offloads(request: TrainingRequest) -> tuple[Change, ...]:
     """The parts of the state that may move to the host, wholly or in part; those that the request names stay as they are."""
     free: list[Sequence[str]] = [names for names in OFFLOADS if not any(getattr(request.search, name) for name in names)]
@@ -59,14 +91,15 @@ def _offloads(request: TrainingRequest) -> tuple[Change, ...]:
     )
 
 
-def _less_memory(request: TrainingRequest) -> Iterator[Sequence[Change]]:
+def _less_memory(request: TrainingRequest, *, risks: Sequence[float] = (MAX_RISK,)) -> Iterator[Sequence[Change]]:
     search = request.search
     if not search.optimizers:
         own = request.workload.optimizer
         smaller = [optimizer for optimizer in SMALLER_OPTIMIZERS if optimizer is not own]
         yield tuple(searching(request, f"optimizer {each.value}", {"optimizers": (each,)}) for each in smaller)
-    if search.risk < MAX_RISK:
-        yield (searching(request, f"a risk of {MAX_RISK:g} instead of {search.risk:g}", {"risk": MAX_RISK}),)
+    more = [risk for risk in risks if risk > search.risk]
+    if more:
+        yield tuple(searching(request, f"a risk of {risk:g} instead of {search.risk:g}", {"risk": risk}) for risk in more)
 
 
 def reached_by(plan: Plan) -> str:

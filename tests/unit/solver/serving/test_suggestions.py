@@ -13,10 +13,12 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import Improvements
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving.changes import serving_changes
+from meshwright.solver.suggestions import LEAST_GAIN
 from tests.unit.solver.serving.requests import cluster, serving_request
 from tests.unit.solver.training.test_suggestions import changed
 
@@ -49,21 +51,49 @@ EXPECTED = {
 }
 
 
+def as_written(request: ServingRequest) -> ServingRequest:
+    """The request as its document is read."""
+    read = resolve_request(json.loads(json.dumps(request_document(request))), files=NoFiles())
+    assert isinstance(read, ServingRequest)
+    return read
+
+
 @pytest.mark.parametrize("constraint", list(EXPECTED))
 def test_every_suggestion_is_reached(constraint: str) -> None:
-    request = resolve_request(json.loads(json.dumps(request_document(asked()[constraint]))), files=NoFiles())
+    request = as_written(asked()[constraint])
     plan = run(request)
     assert not plan.feasible and plan.reason is not None and plan.reason.constraint == constraint
     assert plan.reason.remedies == tuple(f"{each.change}: {each.reaches}" for each in plan.suggestions)
+    require_reached(request, plan)
+    assert EXPECTED[constraint] <= {path for each in plan.suggestions for path in each.set}
+
+
+def test_what_makes_a_plan_better_is_reached() -> None:
+    """A confidence, a looser target and fewer bits each save devices of a plan that a target makes wide."""
+    search = replace(NARROW, improvements=Improvements.SOLVED)
+    request = as_written(serving_request(rate=20.0, confidence=0.9, ttft_ms=400.0, tpot_ms=14.0, search=search))
+    plan = run(request)
+    assert plan.feasible and plan.certificate.objective is not None
+    for each in plan.suggestions:
+        gain = 1 - each.objective / plan.certificate.objective
+        assert gain >= LEAST_GAIN and each.reaches.startswith(f"{gain:.1%} better: ")
+    require_reached(request, plan)
+    kinds = {path for each in plan.suggestions for path in each.set}
+    assert {"slo.confidence", "slo.p95_ttft_ms", "slo.p95_tpot_ms"} & kinds and len(kinds) >= 2, kinds
+    plain = run(replace(request, search=replace(search, improvements=Improvements.UNASKED)))
+    assert plain.suggestions == () and plain.certificate == plan.certificate
+
+
+def require_reached(request: ServingRequest, plan: Plan) -> None:
     for suggestion in plan.suggestions:
         document = json.loads(json.dumps(request_document(request)))
         for path, value in suggestion.set.items():
             changed(document, path, json.loads(value))
+        document["search"]["improvements"] = "unasked"
         found = run(resolve_request(document, files=NoFiles()))
         assert found.feasible, suggestion
         assert found.certificate.objective is not None and found.certificate.unit == suggestion.unit
         assert found.certificate.objective <= suggestion.objective * (1 + 1e-9)
-    assert EXPECTED[constraint] <= {path for each in plan.suggestions for path in each.set}
 
 
 def changes_of(request: ServingRequest, constraint: str, *, need: float, have: float) -> list[list[str]]:
