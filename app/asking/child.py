@@ -7,10 +7,10 @@ import multiprocessing
 import resource
 import signal
 from asyncio import Lock, Semaphore
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 from meshwright.app.errors import RateLimitedError, SolverCrashError
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
@@ -29,15 +29,20 @@ _PRELOADED = "meshwright.app.asking.preloaded"
 
 Document = Mapping[str, Any]
 Answering = Callable[[Document], Document]
+Given = TypeVar("Given")
+Found = TypeVar("Found")
 
 
 class Children:
-    """The processes of a service that answer questions."""
+    """The processes of a service that answer questions.
 
-    def __init__(self, *, memory_bytes: int, limit_s: float = LIMIT_S) -> None:
+    also_loaded    names of modules that the fork server loads besides the solver
+    """
+
+    def __init__(self, *, memory_bytes: int, limit_s: float = LIMIT_S, also_loaded: Sequence[str] = ()) -> None:
         self._memory_bytes, self._limit_s = memory_bytes, limit_s
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([_PRELOADED])
+        self._context.set_forkserver_preload([_PRELOADED, *also_loaded])
         self._turns, self._of_tenant = Semaphore(AT_ONCE), dict[str, Lock]()
 
     async def answer(self, tenant: str, answering: Answering, document: Document) -> Document:
@@ -56,18 +61,21 @@ class Children:
                 raise RateLimitedError(said, wait_s=int(WAIT_S)) from None
             return await asyncio.to_thread(self.answer_now, answering, document)
 
-    def answer_now(self, answering: Answering, document: Document) -> Document:
-        """Return what the function makes of the document without waiting for a turn; raises as ``answer`` but for that."""
+    def answer_now(self, answering: Callable[[Given], Found], given: Given) -> Found:
+        """Return what the function makes of a document without waiting for a turn; raises as ``answer`` but for that.
+
+        What is given and what is found cross a pipe: both must pickle.
+        """
         ours, theirs = self._context.Pipe(duplex=False)
         cpu_s = min(CPU_LIMIT_S, int(self._limit_s) + 1)
-        task = (theirs, answering, document, self._memory_bytes, cpu_s)
+        task = (theirs, answering, given, self._memory_bytes, cpu_s)
         child = self._context.Process(target=_answer_and_send, args=task, daemon=True)
         child.start()
         theirs.close()
         try:
             if not ours.poll(self._limit_s):
                 raise _too_much(f"{self._limit_s:g} s")
-            found: Document | MeshwrightError = ours.recv()
+            found: Found | MeshwrightError = ours.recv()
         except EOFError:
             child.join()
             if child.exitcode == -signal.SIGXCPU:
@@ -82,13 +90,15 @@ class Children:
         return found
 
 
-def _answer_and_send(messages: Connection, answering: Answering, document: Document, memory_bytes: int, cpu_s: int) -> None:
+def _answer_and_send(
+    messages: Connection, answering: Callable[[Given], Found], given: Given, memory_bytes: int, cpu_s: int
+) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    found: Document | MeshwrightError
+    found: Found | MeshwrightError
     try:
-        found = answering(document)
+        found = answering(given)
     except MeshwrightError as error:
         found = error
     except MemoryError:

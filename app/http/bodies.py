@@ -25,6 +25,9 @@ SHORT_BODY_BYTES = 4096
 FINGERPRINTED_BYTES = 64 * 1024
 """The longest body whose fingerprint is taken: a tenth of a millisecond of hashing (0.7 GB/s here)."""
 
+LARGE_BODY_BYTES = 256 * 1024
+"""A body from this size on takes longer to read than a process to start: 0.1 s and 0.03 s of processor."""
+
 IDLE_BODY_S = 15.0
 """The longest pause of a body that comes in: retransmissions of TCP end well within it."""
 SLOWEST_BODY_BYTES_PER_S = 64 * 1024
@@ -66,6 +69,21 @@ class UnparsedBody:
         """The SHA-256 of the bytes in hexadecimal; None for a body that takes long to hash."""
         return hashlib.sha256(self._text).hexdigest() if len(self._text) <= FINGERPRINTED_BYTES else None
 
+    @property
+    def is_large(self) -> bool:
+        """True if reading the body is worth a process of its own."""
+        return len(self._text) >= LARGE_BODY_BYTES
+
+    async def work(self, work: Callable[[bytes], Answer]) -> Answer:
+        """Return the answer of work on the bytes, which are forgotten here, in a thread when it is the tenant's turn."""
+
+        def taken() -> Answer:
+            whole = bytes(self._text)
+            self._text.clear()
+            return work(whole)
+
+        return await self._long_work.do(self._tenant, taken)
+
     async def parsed(self) -> Body:
         """The body parsed, its bytes forgotten; raises MalformedError for bytes that are no JSON object of a sane depth."""
         is_short = len(self._text) <= SHORT_BODY_BYTES
@@ -98,13 +116,18 @@ async def unparsed_body(request: Request, *, max_bytes: int) -> AsyncIterator[Un
 
 def _parsed(text: bytearray) -> dict[str, Any]:
     """Return the object that a body holds, and forget its text: the text of a long one is as large as what was made of it."""
+    whole = bytes(text)
+    text.clear()
+    return json_object(whole)
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """The object that a body holds; raises MalformedError for bytes that are no JSON object of a sane depth."""
     if not _OBJECT_BEGINS.match(text):
         given = short_text(text[:20].decode("utf-8", "replace"))
         raise MalformedError("the body is no JSON object", given=given, allowed="{...}")
-    whole = bytes(text)
-    text.clear()
     try:
-        document: dict[str, Any] = parse_document(whole, what="request body")
+        document: dict[str, Any] = parse_document(text, what="request body")
     except InvalidInputError as error:
         raise MalformedError(error.problem, given=error.given, allowed=error.allowed, remedy=error.remedy) from None
     return document

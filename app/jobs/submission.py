@@ -10,10 +10,10 @@ from meshwright.app.db.tables.jobs import MAX_OWNER
 from meshwright.app.jobs.job import Job, JobKind, NewJob
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.repository import JobRepository
-from meshwright.app.plans.keyed import KeyedRequest
+from meshwright.app.plans.keyed import RequestKey
 
 
-def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int, trace: str | None) -> NewJob:
+def plan_job(key: RequestKey, *, owner: str, kind: JobKind, urgency: int, trace: str | None) -> NewJob:
     """A job that makes the plan of a request; ``trace`` as in `NewJob`."""
     return NewJob(
         id=str(uuid.uuid4()),
@@ -21,7 +21,7 @@ def plan_job(key: KeyedRequest, *, owner: str, kind: JobKind, urgency: int, trac
         kind=kind,
         digest=key.digest,
         urgency=urgency,
-        model=key.request.model.name,
+        model=key.model,
         request=key.text,
         trace=trace,
     )

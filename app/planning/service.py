@@ -17,7 +17,7 @@ from meshwright.app.jobs.job import Job, JobKind
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.repository import JobRepository
 from meshwright.app.jobs.submission import plan_job, submit
-from meshwright.app.plans.keyed import KeyedRequest, keyed_request
+from meshwright.app.plans.keyed import RequestKey, keyed_request
 from meshwright.app.plans.remembered import RememberedTexts
 from meshwright.app.plans.store import PlanStore
 from meshwright.app.questions.repository import Asked, QuestionRepository
@@ -51,20 +51,25 @@ class Submission:
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call: a request document, how soon it is wanted, the key that makes asking it twice the same, and where the spans of
-    its job belong if any are recorded."""
+    its job belong if any are recorded. Of a document that was read elsewhere there is only its fingerprint."""
 
     caller: Principal
-    document: dict[str, Any]
+    document: dict[str, Any] | None
     urgency: int
     idempotency_key: str | None = None
     trace: str | None = None
+    document_fingerprint: str | None = None
+
+    def fingerprint(self) -> str:
+        """Return what tells the document from others."""
+        return self.document_fingerprint or fingerprint_of(self.document)
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """The request of a call, and the question that it asks of the fleet if it does."""
 
-    key: KeyedRequest
+    key: RequestKey
     asked: Asked | None
 
 
@@ -74,7 +79,7 @@ class Wanted:
     of the stored plan if there is one, and where the spans of its job belong."""
 
     caller: Principal
-    key: KeyedRequest
+    key: RequestKey
     asked: Asked | None
     urgency: int
     idempotency: _Idempotency
@@ -106,12 +111,7 @@ class PlanService:
 
         Reads no database. Raises DocumentError on a faulty request.
         """
-        try:
-            request = resolve_request(call.document, files=NoFiles(), registry=NOTHING_READ, stored=NOTHING_READ)
-        except FleetNamedError:
-            return None
-        self._check_time_limit(request)
-        return Resolved(keyed_request(request), None)
+        return resolved_alone(call.document, self._settings.max_time_limit_s)
 
     def asked_before(self, tenant: str, fingerprint: str | None) -> Submission | None:
         """The answer to a body of that fingerprint which this process has resolved and whose plan it has read, both for this
@@ -139,9 +139,11 @@ class PlanService:
         Raises DocumentError on a faulty request, KeyReusedError, StoreError.
         """
         tenant = call.caller.tenant
-        resolved = resolved or self._resolve(call)
+        if resolved is None:
+            assert call.document is not None, "a document that was read elsewhere was resolved there"
+            resolved = resolved_in_fleet(call.document, self._engine, tenant, self._settings.max_time_limit_s)
         key, asked = resolved.key, resolved.asked
-        idempotency = _Idempotency(self._engine, tenant, call.idempotency_key, call.document)
+        idempotency = _Idempotency(self._engine, tenant, call)
         repeated = idempotency.target()
         if repeated is not None:
             return self._repeat(call.caller, repeated)
@@ -159,12 +161,6 @@ class PlanService:
         with reading(self._engine) as connection:
             known = QuestionRepository(self._engine, tenant).find(connection, asked.digest)
         return known is not None and known.is_answered_by(digest)
-
-    def _resolve(self, call: Call) -> Resolved:
-        registry = StoredRegistry(FleetNow(self._engine, call.caller.tenant))
-        request = resolve_request(call.document, files=NoFiles(), registry=registry, stored=registry)
-        self._check_time_limit(request)
-        return Resolved(keyed_request(request), registry.asked(call.document))
 
     def begin(self, wanted: Wanted, connection: Connection) -> Submission:
         """Note what a call asked, and start a job if its plan is not stored, in the caller's transaction.
@@ -207,17 +203,6 @@ class PlanService:
         assert job is not None, "jobs are never deleted"
         return Submission(job.digest, PlanStore(self._engine, caller.tenant).find(job.digest), job)
 
-    def _check_time_limit(self, request: PlanRequest) -> None:
-        limit_s = self._settings.max_time_limit_s
-        if request.search.time_limit_s > limit_s:
-            fault = FieldError(
-                "search.time_limit_s",
-                "longer than this service solves",
-                given=f"{request.search.time_limit_s:g}",
-                allowed=f"at most {limit_s}",
-            )
-            raise DocumentError("this request can't be used", (fault,))
-
     def _check_waiting(self, waiting: int) -> None:
         most = self._settings.max_waiting_jobs
         if waiting >= most:
@@ -229,9 +214,9 @@ class PlanService:
 class _Idempotency:
     """The idempotency key of a call, if it has one."""
 
-    def __init__(self, engine: Engine, tenant: str, key: str | None, document: object):
-        self._keys, self.key = IdempotencyRepository(engine, tenant), key
-        self._fingerprint = "" if key is None else f"sha256:{hashlib.sha256(compact_json(document).encode()).hexdigest()}"
+    def __init__(self, engine: Engine, tenant: str, call: Call):
+        self._keys, self.key = IdempotencyRepository(engine, tenant), call.idempotency_key
+        self._fingerprint = "" if self.key is None else call.fingerprint()
 
     def target(self) -> str | None:
         """Return the target that the call led to, if it was made before."""
@@ -241,3 +226,40 @@ class _Idempotency:
         """Note what the call leads to."""
         if self.key is not None:
             self._keys.note(connection, self.key, self._fingerprint, target)
+
+
+def resolved_alone(document: object, max_time_limit_s: int) -> Resolved | None:
+    """The request of a document that says everything itself; None when it names something of the fleet.
+
+    Raises DocumentError on a faulty request, and on one that may take longer than the limit.
+    """
+    try:
+        request = resolve_request(document, files=NoFiles(), registry=NOTHING_READ, stored=NOTHING_READ)
+    except FleetNamedError:
+        return None
+    _check_time_limit(request, max_time_limit_s)
+    return Resolved(keyed_request(request), None)
+
+
+def resolved_in_fleet(document: dict[str, Any], engine: Engine, tenant: str, max_time_limit_s: int) -> Resolved:
+    """The request of a document that may name a tenant's models, clusters and calibrations; raises as ``resolved_alone``."""
+    registry = StoredRegistry(FleetNow(engine, tenant))
+    request = resolve_request(document, files=NoFiles(), registry=registry, stored=registry)
+    _check_time_limit(request, max_time_limit_s)
+    return Resolved(keyed_request(request), registry.asked(document))
+
+
+def fingerprint_of(document: object) -> str:
+    """``sha256:<hex>`` of the JSON text of a document."""
+    return f"sha256:{hashlib.sha256(compact_json(document).encode()).hexdigest()}"
+
+
+def _check_time_limit(request: PlanRequest, limit_s: int) -> None:
+    if request.search.time_limit_s > limit_s:
+        fault = FieldError(
+            "search.time_limit_s",
+            "longer than this service solves",
+            given=f"{request.search.time_limit_s:g}",
+            allowed=f"at most {limit_s}",
+        )
+        raise DocumentError("this request can't be used", (fault,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from meshwright.app.documents.json_text import compact_json, object_text
 from meshwright.app.plans.digest import digest_of_texts, field_texts
@@ -19,6 +20,30 @@ class KeyedRequest:
     request: PlanRequest
     digest: str
     text: str
+
+    @property
+    def model(self) -> str:
+        """The name of its model."""
+        return self.request.model.name
+
+
+class RequestKey(Protocol):
+    """The parts of a request that are kept while its plan is made: its digest, its text, and the name of its model."""
+
+    @property
+    def digest(self) -> str:
+        """The digest."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The JSON text that it is stored as."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The name of its model."""
+        ...
 
 
 def keyed_request(request: PlanRequest) -> KeyedRequest:

@@ -28,6 +28,7 @@ from meshwright.app.http.unread import UnreadBodyMiddleware
 from meshwright.app.jobs.queue import JobQueue
 from meshwright.app.jobs.schemas import JobDocument
 from meshwright.app.jobs.watcher import JobWatcher
+from meshwright.app.planning.large_bodies import read_large_body
 from meshwright.app.planning.service import PlanService
 from meshwright.app.plans.reading import PlanReader
 from meshwright.app.plans.remembered import RememberedTexts
@@ -82,7 +83,8 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
         app.state.runs = RunService(engine, app.state.replans)
-        app.state.children = Children(memory_bytes=settings.max_solve_memory_bytes)
+        also_loaded = (read_large_body.__module__,)
+        app.state.children = Children(memory_bytes=settings.max_solve_memory_bytes, also_loaded=also_loaded)
         yield
         watcher.close()
         await long_work.close()

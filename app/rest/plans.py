@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from sqlalchemy import Engine
 
+from meshwright.app.asking.child import Children
 from meshwright.app.db.engine import read_soon
 from meshwright.app.db.writes import Writes
 from meshwright.app.http.bodies import JSON, body_of, unparsed_body
@@ -21,6 +22,7 @@ from meshwright.app.jobs.schemas import job_address, job_document
 from meshwright.app.jobs.watcher import JobWatcher
 from meshwright.app.observability.metrics import ANSWERS
 from meshwright.app.observability.tracing import current_parent
+from meshwright.app.planning.large_bodies import LargeBody, ReadBody, read_large_body
 from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
 from meshwright.app.plans.examples import REQUEST_EXAMPLES
 from meshwright.app.plans.reading import PlanReader
@@ -71,7 +73,17 @@ async def make_plan(
     async with unparsed_body(request, max_bytes=settings.max_body_bytes) as unparsed:
         fingerprint = unparsed.fingerprint() if idempotency_key is None else None
         wanted = service.asked_before(caller.tenant, fingerprint)
-        if wanted is None:
+        if wanted is None and unparsed.is_large:
+            children: Children = request.app.state.children
+
+            def read(text: bytes) -> ReadBody:
+                given = LargeBody(text, caller.tenant, settings.database_url, settings.max_time_limit_s)
+                return children.answer_now(read_large_body, given)
+
+            of_body = await unparsed.work(read)
+            call = Call(caller, None, urgency, idempotency_key, current_parent(), of_body.fingerprint)
+            wanted = await read_soon(engine, service.look_up, call, of_body.resolved)
+        elif wanted is None:
             body = await unparsed.parsed()
             call = Call(caller, body.document, urgency, idempotency_key, current_parent())
             # What needs no database is answered here: handing it to a thread would take as long.

@@ -24,7 +24,7 @@ import pytest
 
 from meshwright.app import catalog
 from meshwright.app.documents.records import to_document
-from meshwright.app.http.bodies import IDLE_BODY_S
+from meshwright.app.http.bodies import IDLE_BODY_S, LARGE_BODY_BYTES
 from meshwright.app.http.connection import HEAD_S, MAX_HEAD_BYTES
 from meshwright.app.http.long_work import BODIES_OF_A_TENANT
 from meshwright.solver.problem.graph import ModelGraph
@@ -92,6 +92,20 @@ def test_large_bodies_leave_others_their_answers(service: Served) -> None:
     assert set(answers) <= {200, 202}
     assert watch.statuses == {200}
     assert watch.slowest_s() < took_s / 4, "somebody waited for as long as a body takes"
+
+
+def test_a_large_body_is_answered_as_a_short_one(service: Served) -> None:
+    """It is read in a process of its own; what comes of it is the same."""
+    short = json.dumps(large_request(1) | {"search": {"seed": 7}}).encode()
+    bodies = [short, short + b" " * LARGE_BODY_BYTES]
+    with httpx.Client(base_url=service.url, headers=JSON | {"prefer": "respond-async"}, timeout=60) as client:
+        jobs = [client.post("/v1/plans", content=body, headers={"idempotency-key": "once"}).json() for body in bodies]
+        faulty = [client.post("/v1/plans", content=body.replace(b'"seed"', b'"sead"')) for body in bodies]
+        broken = client.post("/v1/plans", content=b"{" + b" " * LARGE_BODY_BYTES)
+    assert jobs[0]["id"] == jobs[1]["id"]
+    assert [answer.status_code for answer in faulty] == [422, 422]
+    assert faulty[0].json()["errors"] == faulty[1].json()["errors"]
+    assert broken.status_code == 400
 
 
 def begun_body(service: Served, announced: int) -> socket.socket:
