@@ -123,13 +123,13 @@ class Plan:
         """Write the document to a file, whole or not at all; raises PlanFileError when that can't be done."""
         write_output(Path(path), self.to_json() + "\n", what="plan")
 
-    def page(self) -> str:
-        """Return the page that ``meshwright plan`` prints."""
+    def page(self, *, full: bool = True) -> str:
+        """Return the page that ``meshwright plan --full`` prints, or, not ``full``, what ``meshwright plan`` does."""
         from meshwright.app.cli.pages.plan_page import NextStep, print_plan
         from meshwright.app.text.console import page_console
 
         text = io.StringIO()
-        print_plan(page_console(text), self._answered.plan, self._answered.request, NextStep("", None))
+        print_plan(page_console(text), self._answered.plan, self._answered.request, NextStep("", None), full=full)
         return text.getvalue().rstrip() + "\n"
 
     def to_html(self) -> str:

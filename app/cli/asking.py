@@ -10,7 +10,7 @@ import typer
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
 from meshwright.app.cli.line_options import LineOptions, with_line_options
-from meshwright.app.cli.options import AsJson, output_file, output_file_or_folder
+from meshwright.app.cli.options import AsJson, FullPage, output_file, output_file_or_folder
 from meshwright.app.cli.picture_options import FrontierFile, HtmlFile, MemoryFile, TimelineFile, TraceFile
 from meshwright.app.cli.plans import Calibrations, ExplainOption
 from meshwright.app.documents.output_files import check_output
@@ -34,6 +34,7 @@ def plan(
         bool, typer.Option("--print-request", help="With --gpus: print the request as YAML, to keep, instead of the plan.")
     ] = False,
     as_json: AsJson = False,
+    full: FullPage = False,
     file: Annotated[
         Path | None,
         typer.Option(
@@ -75,7 +76,7 @@ def plan(
     if print_request:
         return print_line(asked, download=line.download)
     store = Store.NONE if no_store else Store.FRESH if fresh else Store.USE
-    output = Output.JSON if as_json else Output.PAGE
+    output = Output.JSON if as_json else Output.FULL if full else Output.PAGE
     scope = FrontierScope.SWEPT if frontier else None
     runs = RunsUse.IGNORE if ignore_runs else RunsUse.NEWEST
     drawings = {Picture.TIMELINE: svg_timeline, Picture.MEMORY: svg_memory, Picture.FRONTIER: svg_frontier}

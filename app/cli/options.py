@@ -11,6 +11,7 @@ from meshwright.app.documents.output_files import check_output, is_stdout
 from meshwright.costmodels.errors import InvalidInputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+FullPage = Annotated[bool, typer.Option("--full", help="Print the whole page: what lost, what is equal, calibrations, notes.")]
 
 
 def input_path(text: str) -> Path:

@@ -10,7 +10,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, output_folder
+from meshwright.app.cli.options import AsJson, FullPage, output_folder
 from meshwright.solver.problem.choices import Launcher
 
 
@@ -41,13 +41,14 @@ def predict(
     request: RequestPath,
     plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
     as_json: AsJson = False,
+    full: FullPage = False,
     calibration: Calibrations = None,
     explain: ExplainOption = None,
 ) -> int:
     """Check a given plan against a request and predict its speed and memory."""
     from meshwright.app.cli.commands.planning import Output, run_predict
 
-    output = Output.JSON if as_json else Output.PAGE
+    output = Output.JSON if as_json else Output.FULL if full else Output.PAGE
     return run_predict(
         request, plan_file, output, environment_settings(), calibrations=tuple(calibration or ()), explain=explain
     )

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from meshwright.app.quoting import terminal_line, without_commands
@@ -54,3 +55,8 @@ class _Lines:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+def indented(text: Text, columns: int) -> Padding:
+    """Text whose every line starts so far to the right."""
+    return Padding(text, (0, 0, 0, columns), expand=False)

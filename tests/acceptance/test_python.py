@@ -247,6 +247,8 @@ def test_the_page_of_a_plan_is_the_command_lines(plan: meshwright.Plan) -> None:
     page = plan.page()
     assert page.startswith("llama-3.1-8b (8.03 B parameters) on 1 x dgx-h100")
     assert "Optimal" in page or "Feasible" in page
+    short = plan.page(full=False)
+    assert len(short.splitlines()) < len(page.splitlines()) and "--full shows" in short and "--full" not in page
 
 
 HOSTILE = [

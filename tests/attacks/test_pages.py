@@ -57,7 +57,9 @@ def test_the_page_of_a_plan_is_only_shown(form: str, name: str) -> None:
 
 def page(form: str, name: str) -> str:
     out = io.StringIO()
-    print_plan(PageConsole(file=out, width=80), *renamed(planned(form), name), NextStep(f"written to {name}", f"see {name}"))
+    print_plan(
+        PageConsole(file=out, width=80), *renamed(planned(form), name), NextStep(f"written to {name}", f"see {name}"), full=True
+    )
     return out.getvalue()
 
 

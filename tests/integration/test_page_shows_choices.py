@@ -16,7 +16,7 @@ from tests.support.requests_given import resolved, serving, training
 
 def page(plan: Plan, request: PlanRequest) -> str:
     console = Console(file=StringIO(), width=80)
-    print_plan(console, plan, request, NextStep("not kept", None))
+    print_plan(console, plan, request, NextStep("not kept", None), full=True)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 

@@ -58,9 +58,10 @@ class Store(Enum):
 
 
 class Output(Enum):
-    """The form of the text on stdout."""
+    """The form of the text on stdout: what fits a screen, the whole page, or a JSON document."""
 
     PAGE = "page"
+    FULL = "full"
     JSON = "json"
 
 
@@ -107,7 +108,8 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
         print_json(document | _explanation_field(explained))
     else:
         to = sys.stderr if any(map(is_stdout, [command.file, *command.pictures.values()])) else sys.stdout
-        _print_page(plan, request, _next_step(plan, request, command, is_stored=stored), explained, to=to)
+        next_step = _next_step(plan, request, command, is_stored=stored)
+        _print_page(plan, request, next_step, explained, full=command.output is Output.FULL, to=to)
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
@@ -141,7 +143,8 @@ def run_predict(
     if output is Output.JSON:
         print_json(answer_document(AnsweredRequest(predicted, request)) | _explanation_field(explained))
     else:
-        _print_page(predicted, request, NextStep("Predicted only: this plan is not stored.", None), explained)
+        ending = NextStep("Predicted only: this plan is not stored.", None)
+        _print_page(predicted, request, ending, explained, full=output is Output.FULL)
     return EXIT_GOOD if predicted.feasible else EXIT_NO
 
 
@@ -223,12 +226,12 @@ def _explanation_field(explained: Explanations) -> dict[str, object]:
 
 
 def _print_page(
-    plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations, *, to: TextIO | None = None
+    plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations, *, full: bool, to: TextIO | None = None
 ) -> None:
     from meshwright.app.text.console import page_console
 
     console = page_console(to)
-    print_plan(console, plan, request, next_step)
+    print_plan(console, plan, request, next_step, full=full)
     if explained:
         from meshwright.app.cli.pages.explanation_page import print_explanations
 

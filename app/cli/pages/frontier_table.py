@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 
 from meshwright.app.text.bars import bar
@@ -19,6 +22,22 @@ MAX_ROWS = 8
 
 _Point = TypeVar("_Point")
 
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of the points that not every frontier has."""
+
+    title: str
+    value: Callable[[FrontierPoint], float | None]
+    text: Callable[[float], str]
+
+
+COLUMNS = (
+    Column("memory left", lambda point: point.memory_headroom_bytes, gib),
+    Column("USD/M tokens", lambda point: point.cost_per_million_tokens, lambda cost: f"{cost:.3f}"),
+    Column("kJ a step", lambda point: point.energy_per_step_j, lambda energy: significant(energy / 1e3)),
+)
+
 SPEED_WIDTH = 10
 """Columns of the bar that compares speeds."""
 
@@ -27,21 +46,27 @@ def frontier_parts(plan: Plan) -> list[RenderableType]:
     """The table with its title; nothing where the plan is the only one on it."""
     if len(plan.frontier) < 2:
         return []
+    shown = spread_points(plan.frontier)
+    columns = [column for column in COLUMNS if any(column.value(point) is not None for point in shown)]
     fastest = max(point.tokens_per_s for point in plan.frontier)
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("devices", justify="right")
-    table.add_column("tokens/s", justify="right")
+    for name in ("", "devices", "tokens/s"):
+        table.add_column(name, justify="right")
     table.add_column("")
-    for column in ("memory left", "USD/M tokens", "kJ a step"):
-        table.add_column(column, justify="right")
-    shown = spread_points(plan.frontier)
-    for point in shown:
+    for column in columns:
+        table.add_column(column.title, justify="right")
+    for number, point in enumerate(shown, 1):
         table.add_row(
-            f"{point.devices:,}", significant(point.tokens_per_s), bar(point.tokens_per_s / fastest, SPEED_WIDTH), *_rest(point)
+            str(number),
+            f"{point.devices:,}",
+            significant(point.tokens_per_s),
+            bar(point.tokens_per_s / fastest, SPEED_WIDTH),
+            *(_cell(column, point) for column in columns),
         )
     left = len(plan.frontier) - len(shown)
     title = plain("No plan beats these in all respects", style="bold")
-    return [Group(title, table, *([plain(f"{left} more in the plan document", style="dim")] if left else []))]
+    named = [Padding(plain(f"{number}: {point.summary}", style="dim"), (0, 0, 0, 2)) for number, point in enumerate(shown, 1)]
+    return [Group(title, table, *named, *([plain(f"{left} more in the plan document", style="dim")] if left else []))]
 
 
 def spread_points(points: tuple[_Point, ...]) -> list[_Point]:
@@ -51,10 +76,6 @@ def spread_points(points: tuple[_Point, ...]) -> list[_Point]:
     return [points[round(i * (len(points) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
 
 
-def _rest(point: FrontierPoint) -> list[str]:
-    headroom, cost, energy = point.memory_headroom_bytes, point.cost_per_million_tokens, point.energy_per_step_j
-    return [
-        "" if headroom is None else gib(headroom),
-        "" if cost is None else f"{cost:.3f}",
-        "" if energy is None else significant(energy / 1e3),
-    ]
+def _cell(column: Column, point: FrontierPoint) -> str:
+    value = column.value(point)
+    return "" if value is None else column.text(value)

@@ -6,17 +6,13 @@ import math
 from dataclasses import dataclass
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
-from meshwright.app.cli.pages.frontier_table import frontier_parts
-from meshwright.app.cli.pages.interactivity_chart import interactivity_parts
+from meshwright.app.cli.pages.beside_the_plan import beside_the_plan, left_out
 from meshwright.app.cli.pages.serving_layout import serving_parts
 from meshwright.app.cli.pages.stages import memory_at_risk, memory_bars, stage_table
 from meshwright.app.text.bars import BarRow, bar, parts_table
 from meshwright.app.text.certificate import certificate_in_words
-from meshwright.app.text.console import plain
-from meshwright.app.text.equals import equals_in_words
+from meshwright.app.text.console import indented, plain
 from meshwright.app.text.figures import amount, axes, counted, parameters_in_words, percent, seconds, significant
 from meshwright.app.text.load import load_in_words
 from meshwright.app.text.speed import speed_in_words
@@ -55,11 +51,12 @@ class NextStep:
     command: str | None
 
 
-def print_plan(console: Console, plan: Plan, request: PlanRequest, next_step: NextStep) -> None:
-    """Print the page of a plan, feasible or not."""
+def print_plan(console: Console, plan: Plan, request: PlanRequest, next_step: NextStep, *, full: bool) -> None:
+    """Print the page of a plan, feasible or not: all of it, or what fits a screen and the words that show the rest."""
     console.print(plain(_question(plan, request), style="bold"))
-    parts = _feasible(plan, request) if plan.feasible else _infeasible(plan, request)
-    for part in (*parts, *_notes(plan), _ending(next_step)):
+    parts = _feasible(plan, request, full=full) if plan.feasible else _infeasible(plan, request)
+    rest = [] if full or not plan.feasible else [left_out(plan)]
+    for part in (*parts, *(_notes(plan) if full or not plan.feasible else []), *rest, _ending(next_step)):
         console.print()
         console.print(part)
 
@@ -93,7 +90,7 @@ def _arrivals(arrivals: Arrivals) -> str:
             return counted(arrivals.concurrency, "client")
 
 
-def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
+def _feasible(plan: Plan, request: PlanRequest, *, full: bool) -> list[RenderableType]:
     assert plan.predicted is not None
     predicted = plan.predicted
     headline = plain("Feasible: ", style="bold green") + plain(
@@ -105,7 +102,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
             headline,
             *([] if load is None else [plain(load)]),
             plain(certificate_in_words(plan, request)),
-            plain(f"Space: {plan.certificate.space}", style="dim"),
+            *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
         ),
         *_layout_parts(plan),
         *_choices(plan),
@@ -115,15 +112,7 @@ def _feasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
         parts.append(_time(breakdown))
-    parts += [
-        _comparison(plan),
-        *_equals(plan),
-        *_improvements(plan),
-        *frontier_parts(plan),
-        *interactivity_parts(plan),
-        _calibration(plan),
-    ]
-    return parts
+    return [*parts, *beside_the_plan(plan, request, full=full)]
 
 
 def _targets_at_risk(predicted: Predicted, request: PlanRequest) -> list[RenderableType]:
@@ -197,7 +186,8 @@ def _pipelines(name: str, pipelines: Pipelines) -> list[RenderableType]:
 def _in_words(pipelines: Pipelines) -> str:
     parts = [axes(pipelines.axes)]
     if pipelines.axes.pp > 1:
-        parts.append(f"{pipelines.schedule} schedule")
+        chunks = len(pipelines.stages[0].chunk_layers or ())
+        parts.append(f"{pipelines.schedule} schedule" + (f", {chunks} parts a rank" if chunks > 1 else ""))
     if pipelines.token_slices:
         parts.append(f"token slices of {', '.join(str(each.tokens) for each in pipelines.token_slices)}")
     microbatch = pipelines.microbatch
@@ -237,54 +227,7 @@ def _time(breakdown: TimeBreakdown) -> Group:
     named = ", ".join(f"{name} {seconds(amount)}" for name, amount in kinds if amount > 0)
     lines: list[RenderableType] = [plain(f"Time of a step, {seconds(whole)}", style="bold"), parts_table(parts, whole)]
     if named:
-        lines.append(_indented(plain(f"communication by axis: {named}", style="dim"), 2))
-    return Group(*lines)
-
-
-SHOWN_RUNNERS_UP = 3
-
-
-def _comparison(plan: Plan) -> RenderableType:
-    if not plan.runners_up:
-        return plain("Nothing came close: the search kept no runner-up.")
-    lines: list[RenderableType] = [plain("Why not another plan", style="bold")]
-    for other in plan.runners_up[:SHOWN_RUNNERS_UP]:
-        lines += [_indented(plain(other.summary), 2), _indented(plain(other.why_not, style="dim"), 4)]
-    return Group(*lines)
-
-
-def _equals(plan: Plan) -> list[RenderableType]:
-    """The plans that ranking can't tell from this one; nothing where there is none."""
-    if plan.equals is None or plan.equals.count < 2:
-        return []
-    lines: list[RenderableType] = [plain(equals_in_words(plan.equals), style="bold")]
-    if plan.equals.plainest is not None:
-        plainest = plan.equals.plainest
-        lines += [plain("The plainest of them:"), _indented(plain(plainest.summary), 2)]
-        lines.append(_indented(plain(plainest.differs, style="dim"), 4))
-    if plan.equals.also_try:
-        lines.append(plain("Also try:"))
-    for other in plan.equals.also_try:
-        lines += [_indented(plain(other.summary), 2), _indented(plain(other.differs, style="dim"), 4)]
-    return [Group(*lines)]
-
-
-def _improvements(plan: Plan) -> list[RenderableType]:
-    """The changes of the request that make the plan better; nothing where none was asked for, or found."""
-    if not plan.suggestions:
-        return []
-    lines: list[RenderableType] = [plain("What would make it better (solved)", style="bold")]
-    lines += [_indented(plain(f"- {each.change}: {each.reaches}"), 2) for each in plan.suggestions]
-    return [Group(*lines)]
-
-
-def _calibration(plan: Plan) -> Group:
-    lines: list[RenderableType] = [plain("Calibration: error on measurements that it was not fitted to", style="bold")]
-    for used in plan.calibration:
-        lines.append(plain(f"  {used.id}: {percent(used.median_error)} median, {percent(used.p95_error)} P95"))
-        lines.append(_indented(plain(used.basis, style="dim"), 4))
-    stats = plan.search
-    lines.append(plain(f"Search: {stats.candidates:,} candidates in {seconds(stats.seconds)} of CPU time", style="dim"))
+        lines.append(indented(plain(f"communication by axis: {named}", style="dim"), 2))
     return Group(*lines)
 
 
@@ -313,17 +256,12 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
 def _remedies(reason: Reason) -> list[RenderableType]:
     if not reason.remedies:
         return []
-    remedies = [_indented(plain(f"- {remedy}"), 2) for remedy in reason.remedies]
+    remedies = [indented(plain(f"- {remedy}"), 2) for remedy in reason.remedies]
     return [Group(plain("What would help", style="bold"), *remedies)]
 
 
 def _notes(plan: Plan) -> list[RenderableType]:
     return [Group(*(plain(f"Note: {note}", style="dim") for note in plan.notes))] if plan.notes else []
-
-
-def _indented(text: Text, columns: int) -> Padding:
-    """Text whose every line starts so far to the right."""
-    return Padding(text, (0, 0, 0, columns), expand=False)
 
 
 def _ending(next_step: NextStep) -> Group:

@@ -33,10 +33,30 @@ from tests.support.requests_given import resolved, serving, training
 NEXT = NextStep("Plan stored as sha256:0", "meshwright export sha256:0 --to vllm")
 
 
-def page(plan: Plan, request: PlanRequest, width: int = 80) -> str:
+SCREEN_LINES = 50
+"""Lines of a terminal window that is nearly as high as a laptop's screen."""
+
+
+def page(plan: Plan, request: PlanRequest, width: int = 80, *, full: bool = True) -> str:
     out = io.StringIO()
-    print_plan(Console(file=out, width=width, highlight=False), plan, request, NEXT)
+    print_plan(Console(file=out, width=width, highlight=False), plan, request, NEXT, full=full)
     return out.getvalue()
+
+
+def test_the_page_fits_a_screen_and_says_what_the_full_one_adds() -> None:
+    request = resolved(training(cluster={"catalog": "dgx-h100", "nodes": 4}))
+    plan = replace(uneven_plan(request), notes=("a note of the plan", "another note"))
+    short, whole = page(plan, request, full=False), page(plan, request)
+    assert len(short.splitlines()) <= SCREEN_LINES
+    assert "2 notes" in short and "a note of the plan" not in short
+    assert "a note of the plan" in whole and "Space: " in whole and "--full" not in whole
+    assert "Rests on" in short and "Next: " in short
+
+
+def test_what_makes_a_request_infeasible_is_never_left_out() -> None:
+    request = resolved(training())
+    plan = replace(infeasible_plan(request), notes=("a note of the plan",))
+    assert page(plan, request, full=False) == page(plan, request)
 
 
 def uneven_plan(request: PlanRequest) -> Plan:

@@ -240,7 +240,7 @@ def test_the_page_and_the_lock_show_both_layouts() -> None:
     request, answer = planned()
     prompts = switched_of(answer).prompts
     console = Console(width=100, record=True, file=io.StringIO())
-    print_plan(console, answer, request, NextStep("", None))
+    print_plan(console, answer, request, NextStep("", None), full=True)
     page = console.export_text()
     assert f"Layout of prompts, on the same devices: {axes(prompts.axes)}" in page
     assert "Layout of answers: " in page
