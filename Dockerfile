@@ -1,4 +1,4 @@
-FROM python:3.11-slim
+FROM python:3.11-slim@sha256:9c900dea9e8fb7e16277c179b555cc72d29a352dbc33cff48ad5a0412fd5bfc7
 WORKDIR /srv/meshwright
 COPY pyproject.toml requirements-image.lock README.md LICENSE ./
 COPY meshwright meshwright
