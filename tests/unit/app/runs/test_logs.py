@@ -50,6 +50,50 @@ def test_the_hugging_face_trainer_prints_numbers_as_text(said: str, sequences_pe
     assert READERS[LogWriter.HF_TRAINER]([loss, ended]).sequences_per_s == [pytest.approx(sequences_per_s, rel=1e-12)]
 
 
+def test_logs_that_the_frameworks_wrote_themselves() -> None:
+    """Of tiny models, trained on a CPU: torchtitan 0.3 (its MetricsProcessor; the memory is of a device that was not there),
+    DeepSpeed 0.19 with its logger at INFO and as it comes, the Trainer of Transformers 5.23, printed and as JSON."""
+    read = {name: READERS[writer]((LOGS / name).read_text().splitlines()) for name, writer in WRITTEN.items()}
+    titan = read["torchtitan_0_3_cpu.log"]
+    assert titan.tokens_per_s_per_device == [10_900, 64_695, 59_187, 49_935, 57_011]
+    assert titan.peak_memory_bytes == round(47.59 * GIB)
+    told, quiet = read["deepspeed_0_19_cpu.log"], read["deepspeed_0_19_quiet_cpu.log"]
+    assert told.sequences_per_s and told.peak_memory_bytes and not told.step_times_s
+    # Without rates the parts of a step are summed.
+    assert len(quiet.step_times_s) == 4 and quiet.step_times_s[-1] == pytest.approx((16.82 + 23.57 + 19.73) / 1e3)
+    assert read["hf_trainer_5_23_cpu.log"].sequences_per_s == [17.141]
+    assert read["hf_train_results_5_23_cpu.json"].sequences_per_s == [17.141]
+    assert read["hf_train_results_5_23_cpu.json"].peak_memory_bytes is None, "memory of the host is not a device's"
+
+
+def test_steps_of_a_published_run_of_experts() -> None:
+    """Megatron-LM's line with the fields of a router and of zeros, figures of a Mixtral on 16 H100 (its issue 756)."""
+    line = (
+        " [2024-04-06 03:02:{}] iteration {:8}/     100 | consumed samples: {:12} | elapsed time per iteration (ms): {} "
+        "| throughput per GPU (TFLOP/s/GPU): {} | learning rate: 1.420000E-05 | global batch size:   128 "
+        "| lm loss: 1.818812E+00 | load_balancing_loss: 1.013377E+00 | loss scale: 1.0 | grad norm: 1.300 | num zeros: 0.0 "
+        "| number of skipped iterations:   0 | number of nan iterations:   0 |"
+    )
+    steps = ((12, 71, 9088, 5361.6, 243.6), (18, 72, 9216, 5470.7, 238.7), (24, 73, 9344, 5829.9, 224.0))
+    logged = READERS[LogWriter.MEGATRON_LM]([line.format(*step) for step in steps])
+    assert logged.step_times_s == pytest.approx([5.3616, 5.4707, 5.8299])
+
+
+WRITTEN = {
+    "torchtitan_0_3_cpu.log": LogWriter.TORCHTITAN,
+    "deepspeed_0_19_cpu.log": LogWriter.DEEPSPEED,
+    "deepspeed_0_19_quiet_cpu.log": LogWriter.DEEPSPEED,
+    "hf_trainer_5_23_cpu.log": LogWriter.HF_TRAINER,
+    "hf_train_results_5_23_cpu.json": LogWriter.HF_TRAINER,
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_log_is_known_as_that_of_its_writer(name: str) -> None:
+    with_times = [writer for writer in LogWriter if READERS[writer]((LOGS / name).read_text().splitlines()).has_times]
+    assert with_times == [WRITTEN[name]]
+
+
 def test_every_writer_has_a_log() -> None:
     assert {writer for writer, _, _ in TRAINED.values()} | {LogWriter.SERVING_BENCHMARK} == set(READERS)
 
