@@ -122,11 +122,11 @@ class MemoryOutcome:
 
 
 GENERIC_LAW = MemoryLaw(
-    allocator=1.057,
-    activations=1.037,
-    transients=1.122,
-    shared_sigma=0.062,
-    own_sigma=0.088,
+    allocator=1.039,
+    activations=1.045,
+    transients=1.086,
+    shared_sigma=0.04,
+    own_sigma=0.089,
     origin="1040 runs of 11 sources",
 )
 """The law of a framework of which no run is known: benchmarks/fit_memory.py fits it to runs of all that are."""

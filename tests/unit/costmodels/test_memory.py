@@ -6,6 +6,8 @@ import pytest
 
 from meshwright.costmodels.memory.training_state import (
     Optimizer,
+    deepspeed_bf16_bytes,
+    deepspeed_copied_gradient_bytes,
     deepspeed_zero_bytes,
     optimizer_traffic_bytes,
     state_bytes_per_parameter,
@@ -52,3 +54,13 @@ def test_deepspeed_holds_fp32_gradients_of_a_shard_and_two_buckets() -> None:
     assert few == 1e8 * 4 / 4 + 2 * 1e8 * 2
     many = deepspeed_zero_bytes(2e9, gradient_dtype=DType.FP16, shards=4)
     assert many == 2e9 * 4 / 4 + 2 * 5e8 * 2
+
+
+def test_deepspeeds_optimizer_for_bf16_keeps_16_bit_gradients_and_one_fp32_bucket() -> None:
+    assert deepspeed_bf16_bytes(1e8) == 1e8 * 2 + 1e8 * 4
+    assert deepspeed_bf16_bytes(2e9) == 2e9 * 2 + 5e8 * 4
+
+
+def test_deepspeed_copies_its_largest_gradient_in_fp64_as_far_as_it_lies_in_its_shard() -> None:
+    assert deepspeed_copied_gradient_bytes(3e8, own_elements=5e8) == 3e8 * 8
+    assert deepspeed_copied_gradient_bytes(3e8, own_elements=1e8) == 1e8 * 8

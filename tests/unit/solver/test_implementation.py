@@ -30,8 +30,8 @@ from tests.support.requests_given import resolved, training
 SMALL = {"dp": [2], "tp": [2], "pp": [2], "cp": [1], "microbatch": [1], "recompute": ["none"], "zero_stages": [1], "risk": 0.5}
 
 
-def request_of(implementation: dict[str, Any] | None, **search: Any) -> TrainingRequest:
-    workload = {"kind": "training", "global_batch": 32, "seq_len": 4096}
+def request_of(implementation: dict[str, Any] | None, gradient_dtype: str = "fp32", **search: Any) -> TrainingRequest:
+    workload = {"kind": "training", "global_batch": 32, "seq_len": 4096, "gradient_dtype": gradient_dtype}
     if implementation is not None:
         workload |= {"implementation": implementation}
     request = resolved(training(workload=workload, search=SMALL | search))
@@ -49,8 +49,8 @@ def step_s(implementation: dict[str, Any] | None, **search: Any) -> float:
     return found.step_time_s
 
 
-def peak_bytes(implementation: dict[str, Any] | None) -> float:
-    found = planned(implementation).predicted
+def peak_bytes(implementation: dict[str, Any] | None, **given: Any) -> float:
+    found = planned(implementation, **given).predicted
     assert found is not None
     return found.peak_memory_bytes
 
@@ -195,13 +195,24 @@ def test_gradients_after_the_backward_pass_are_not_hidden() -> None:
 
 def test_what_lies_beside_the_state_is_counted_once() -> None:
     assert peak_bytes({"context_bytes": GIB}) - peak_bytes({"context_bytes": 0}) == pytest.approx(GIB)
-    buffers = peak_bytes({"state_buffers": "deepspeed-zero"}) - peak_bytes({})
-    # Two buckets of 500 million fp32 gradients and the fp32 gradients of a shard, with the allocator's share; the stage with
-    # the head has a twentieth more than the mean.
-    assert 2 * 500e6 * 4 < buffers < GENERIC_LAW.allocator * 1.08 * (2 * 500e6 * 4 + 8.03e9 / 4 / 2 * 4)
     deferred = flat(planned({"head_gradients": "deferred"})).stages[-1].memory.total_bytes
     at_once = flat(planned({})).stages[-1].memory.total_bytes
     assert deferred - at_once == pytest.approx(GENERIC_LAW.allocator * 15 * 4096 * (4096 + 128256 / 2) * 2)
+
+
+def test_deepspeeds_buffers_lie_beside_the_state() -> None:
+    def buffers(gradient_dtype: str) -> float:
+        given = {"gradient_dtype": gradient_dtype}
+        return peak_bytes({"state_buffers": "deepspeed-zero"}, **given) - peak_bytes({}, **given)
+
+    of_stage, of_head = 8.03e9 / 4, 128256 / 2 * 4096
+    # Beside fp32 gradients 16-bit ones, a bucket of 500 million and an fp32 copy of the head's gradient, with the allocator's
+    # share; the stage with the head has a twentieth more than the mean.
+    least = of_stage * 2 + 500e6 * 4 + of_head * 4
+    assert least < buffers("fp32") < GENERIC_LAW.allocator * 1.08 * least
+    # Of 16-bit gradients two buckets, the fp32 gradients of a shard, and an fp64 copy of the head's, which lies in it.
+    least = 2 * 500e6 * 2 + of_stage / 2 * 4 + of_head * 8
+    assert least < buffers("bf16") < GENERIC_LAW.allocator * 1.08 * least
 
 
 def test_a_plan_is_predicted_as_it_was_found() -> None:
