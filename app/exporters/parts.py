@@ -14,6 +14,12 @@ def model_parts(plan: PipelinePlan) -> tuple[ModelPart, ...]:
     return tuple(parts[first] for first in sorted(parts))
 
 
+def parts_of_ranks(plan: PipelinePlan) -> tuple[tuple[int, ...], ...]:
+    """The parts, by their places in the model, that each pipeline rank holds; in the order in which it lists them."""
+    places = {part[0].first: place for place, part in enumerate(model_parts(plan))}
+    return tuple(tuple(places[chunk[0].first] for chunk in _chunks(stage)) for stage in plan.stages)
+
+
 def chunks_a_rank(plan: PipelinePlan) -> int:
     """Model chunks on each pipeline rank."""
     return max(1, len(plan.stages[0].chunk_layers))

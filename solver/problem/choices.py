@@ -109,6 +109,7 @@ class Launcher(StrEnum):
     MEGATRON_LM = "megatron-lm"
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
+    PYTORCH = "pytorch"
     ACCELERATE = "accelerate"
     HF_TRAINER = "hf-trainer"
     TRL = "trl"

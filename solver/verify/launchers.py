@@ -88,6 +88,7 @@ class TrainerLimits:
     profile               its implementation, whose law of memory its plans have
     splits_layers         whether it has tensor parallelism
     selective             whether it recomputes attention and norms by themselves
+    few_microbatches      whether 1F1B may have fewer micro-batches than stages
     offload_in_parts      whether state may lie on the host beside sharding within a part of dp x cp
     """
 
@@ -117,6 +118,7 @@ class TrainerLimits:
     profile: str = ""
     splits_layers: bool = True
     selective: bool = True
+    few_microbatches: bool = True
     offload_in_parts: bool = True
 
 
@@ -195,6 +197,7 @@ TRAINERS = {
         replicated_kv_heads=False,
         tied_with_pipeline=False,
         schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
+        few_microbatches=False,
         # FSDP over a mesh of two dims, which keeps weights after the forward pass or not.
         zero_in_parts=(2, 3),
         host_state="together",
@@ -203,6 +206,23 @@ TRAINERS = {
         # PyTorch's symmetric memory holds two shares of a rank for chunks on their way.
         cuts=CutLimits(highest_zero=3, scattered_parts=1, held=Buffers(2, Of.RANK)),
         profile="torchtitan-0.3",
+    ),
+    # The file that exports write: FSDP2 over copies and shards, DTensor, torch.distributed.pipelining.
+    Launcher.PYTORCH: TrainerLimits(
+        zero_with_pipeline=3,
+        context_parallel=False,
+        sequence_parallel=True,
+        replicated_kv_heads=False,
+        tied_with_pipeline=False,
+        schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
+        zero_in_parts=(2, 3),
+        host_state="together",
+        few_microbatches=False,
+        optimizers=("adamw", "sgd_momentum"),
+        layers=Layers.MODULES,
+        cut_layers=Layers.MODULES,
+        profile="torchtitan-0.3",
+        selective=False,
     ),
     **dict.fromkeys((Launcher.ACCELERATE, Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY), _OVER_ACCELERATE),
     # Arguments of the Trainer say no degrees of a mesh.

@@ -70,6 +70,7 @@ REQUESTS: dict[str, tuple[Launcher, dict[str, Any]]] = {
     "megatron": (Launcher.MEGATRON_LM, _trained("megatron-lm")),
     "deepspeed": (Launcher.DEEPSPEED, _trained("deepspeed")),
     "torchtitan": (Launcher.TORCHTITAN, _trained("torchtitan")),
+    "pytorch": (Launcher.PYTORCH, _trained("pytorch")),
     "accelerate": (Launcher.ACCELERATE, _sharded("accelerate")),
     "hf-trainer": (Launcher.HF_TRAINER, _sharded("hf-trainer")),
     "trl": (Launcher.TRL, _sharded("trl")),

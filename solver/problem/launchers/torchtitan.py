@@ -21,6 +21,8 @@ LAUNCHER = Trainer(
     ties_across_stages=False,
     # Its device mesh has pp outermost (ParallelDims), so rank_orders stay at that.
     schedules=frozenset(names_in(PipelineRuntime.PYTORCH)),
+    # Schedule1F1B refuses it (torch.distributed.pipelining.schedules).
+    short_1f1b=False,
     # A PipelineStage's outputs may be a tuple of tensors.
     passes_branches=True,
     # A mesh of data_parallel_replicate_degree x data_parallel_shard_degree, whether weights are resharded or not.

@@ -73,6 +73,7 @@ class Trainer:
     tensor_parallel          whether it splits layers over tp
     selective                whether it recomputes attention and norms alone; all recompute whole layers
     offloads_within_groups   whether state may lie on the host where it is sharded within groups of ranks
+    short_1f1b               whether 1F1B may have fewer micro-batches than stages
     is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
                              free space asks those
     """
@@ -105,4 +106,5 @@ class Trainer:
     tensor_parallel: bool = True
     selective: bool = True
     offloads_within_groups: bool = True
+    short_1f1b: bool = True
     is_within_others: bool = False

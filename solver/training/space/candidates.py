@@ -243,7 +243,8 @@ def families(request: TrainingRequest) -> Iterator[Family]:
             for microbatch in divisors(per_replica):
                 count = per_replica // microbatch
                 if (mesh.pp, count) not in known:
-                    found = pipelinings(search, schedules, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
+                    run = _running(schedules, search, mesh.pp, count)
+                    found = pipelinings(search, run, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
                     even = preset is not None and not preset.uneven_stages and mesh.pp > 1
                     made = (replace(choice, even=True) if even else choice for choice in found)
                     # A model that branches is cut by downsets, one part a rank.
@@ -265,6 +266,13 @@ def families(request: TrainingRequest) -> Iterator[Family]:
                     family = Family(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
                     if family.n_candidates:
                         yield family
+
+
+def _running(schedules: frozenset[Schedule], search: Search, pp: int, n_microbatches: int) -> frozenset[Schedule]:
+    """The schedules that the launcher runs with so many micro-batches."""
+    if search.space is Space.FREE or n_microbatches >= pp or TRAINERS[search.launcher].short_1f1b:
+        return schedules
+    return schedules - {Schedule.ONE_F_ONE_B}
 
 
 def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:

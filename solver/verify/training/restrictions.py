@@ -191,6 +191,11 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             f"{plan.schedule}; it has {', '.join(limits.schedules) or 'no pipelines'}",
         ),
         (
+            axes.pp > 1 and plan.schedule == "1f1b" and not limits.few_microbatches and _microbatches(plan) < axes.pp,
+            "microbatch",
+            f"{_microbatches(plan)} micro-batches in 1F1B over {axes.pp} stages; it wants as many",
+        ),
+        (
             not limits.fine_grained and any(stage.recompute is Recompute.FINE_GRAINED for stage in plan.stages),
             "stages",
             "fine-grained recompute; it can't recompute norms alone",
@@ -287,6 +292,10 @@ def _offload_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tup
             shares = {moved.optimizer, moved.weights, moved.gradients}
             yield shares not in ({0.0}, {1.0}), where, "a part of the state on the host; it has no setting for them alone"
             yield shares == {1.0} and (zero < 3 or not several), where, "state on the host beside less than ZeRO-3"
+
+
+def _microbatches(plan: PipelinePlan) -> int:
+    return plan.microbatch.count if plan.microbatch is not None else 0
 
 
 def _has_experts(request: TrainingRequest) -> bool:

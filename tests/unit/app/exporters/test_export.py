@@ -46,6 +46,8 @@ def golden_export(launcher: Launcher) -> Export:
             plan = training(
                 dp=4, tp=2, pp=2, layers=[15, 17], zero_stage=2, sequence_parallel=True, recompute=(Recompute.FULL,)
             )
+        case Launcher.PYTORCH:
+            plan = training(dp=2, tp=2, pp=2, zero_stage=3, sequence_parallel=True, recompute=(Recompute.FULL,))
         case Launcher.ACCELERATE | Launcher.TRL | Launcher.LLAMA_FACTORY:
             plan = training(dp=16, zero_stage=3, microbatch=2, recompute=(Recompute.FULL,))
         case Launcher.HF_TRAINER:
@@ -86,7 +88,7 @@ def test_every_launcher_has_an_exporter() -> None:
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:
-    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, torchtitan, accelerate, .*vllm, sglang"):
+    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, torchtitan, pytorch, .*vllm, sglang"):
         export(*training(), "colossalai")
 
 
