@@ -19,8 +19,8 @@ HEAD = """# PyTorch as the judge
 `python -m benchmarks.torch_truth` plans a tiny decoder of six layers on four devices under restrictions that leave one layout,
 exports each plan to [PyTorch](exporters.md), and runs the exported program in fp32 on four processes of gloo, and on one with
 the whole model. Both train two steps of AdamW on the same sequences. Differences are relative: of the loss of both steps, and
-the largest over all parameters of the norm of a gradient and of its product with a random tensor. In the second step weights carry
-the rounding of the first.
+the largest over all parameters of the norm of a gradient and of its product with a random tensor. In the second step weights
+carry the rounding of the first.
 
 | layout | loss | gradients | gradients of the second step |
 |---|---|---|---|
