@@ -76,7 +76,7 @@ def _layout(plan: Plan | None) -> list[RenderableType]:
         return serving_parts(plan.layout)
     pipelines = pipelines_of(plan)
     return [
-        Group(plain(f"Layout: {axes(pipelines.axes)}"), stage_table(pipelines.stages, step="micro-batch")),
+        Group(plain(f"Layout: {axes(pipelines.axes)}"), stage_table(pipelines.stages, step="micro-batch", trains=True)),
         memory_bars(pipelines.stages),
     ]
 

@@ -180,7 +180,7 @@ def _taken(replicas: GroupReplicas) -> str:
 def _pipelines(name: str, pipelines: Pipelines) -> list[RenderableType]:
     """Layout, stages and memory of equal pipelines."""
     title = plain(f"{name}: {_in_words(pipelines)}")
-    return [Group(title, stage_table(pipelines.stages, step="micro-batch")), memory_bars(pipelines.stages)]
+    return [Group(title, stage_table(pipelines.stages, step="micro-batch", trains=True)), memory_bars(pipelines.stages)]
 
 
 def _in_words(pipelines: Pipelines) -> str:

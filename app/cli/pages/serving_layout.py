@@ -42,11 +42,11 @@ def _workers(workers: Workers) -> list[RenderableType]:
         f"Workers: {axes(workers.axes)}; {counted(workers.count, 'worker')}; at most "
         f"{counted(workers.max_num_seqs, 'sequence')} and {workers.max_num_batched_tokens:,} tokens a step"
     )
-    return [Group(plain(said), stage_table(workers.stages, step="step")), memory_bars(workers.stages)]
+    return [Group(plain(said), stage_table(workers.stages, step="step", trains=False)), memory_bars(workers.stages)]
 
 
 def _replicas(replicas: Replicas, name: str) -> list[RenderableType]:
-    table = stage_table(replicas.stages, step="decode step")
+    table = stage_table(replicas.stages, step="decode step", trains=False)
     return [Group(plain(f"{name}: {_in_words(replicas)}"), table), memory_bars(replicas.stages)]
 
 
@@ -66,7 +66,7 @@ def _prefill_pool(pool: PrefillWorkers) -> list[RenderableType]:
         f"Prefill workers: {axes(pool.axes)}; {counted(pool.workers, 'worker')}, {percent(pool.utilisation)} busy; at most "
         f"{pool.max_num_batched_tokens:,} tokens a step; keys and values reach a decode worker in {seconds(pool.transfer_s)}"
     )
-    return [Group(plain(said), stage_table(pool.stages, step="prefill step")), memory_bars(pool.stages)]
+    return [Group(plain(said), stage_table(pool.stages, step="prefill step", trains=False)), memory_bars(pool.stages)]
 
 
 def _prompt_phase(prompts: PromptPhase) -> list[RenderableType]:
@@ -80,7 +80,7 @@ def _prompt_phase(prompts: PromptPhase) -> list[RenderableType]:
         f"device), {seconds(prompts.to_prefill_s)} back, {percent(prompts.switching_share)} of the time; host memory has room "
         f"for {prompts.buffer_tokens:,} tokens of a worker ({amount(prompts.host_bytes, 'bytes')} of a node with the weights)"
     )
-    table = stage_table(prompts.stages, step="prefill step")
+    table = stage_table(prompts.stages, step="prefill step", trains=False)
     return [Group(plain(said), plain(change), table), memory_bars(prompts.stages)]
 
 
@@ -91,5 +91,5 @@ def _kind(kind: WorkerKind) -> list[RenderableType]:
         f"{speed_in_words(kind.predicted, devices=kind.devices)}"
     )
     replicas = kind.replicas
-    table, layout = stage_table(replicas.stages, step="decode step"), plain(f"Layout: {_in_words(replicas)}")
+    table, layout = stage_table(replicas.stages, step="decode step", trains=False), plain(f"Layout: {_in_words(replicas)}")
     return [Group(plain(taken, style="bold"), layout, table), memory_bars(replicas.stages)]

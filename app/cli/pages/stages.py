@@ -20,11 +20,12 @@ from meshwright.solver.answer.stage import Stage
 NumberedStage = tuple[int, Stage]
 
 
-def stage_table(stages: Sequence[Stage], *, step: str) -> Table:
-    """One line a run of equal stages: layers, ranks, recompute, ZeRO, time of a ``step``; axes where stages differ in them."""
+def stage_table(stages: Sequence[Stage], *, step: str, trains: bool) -> Table:
+    """One line a run of equal stages: layers, ranks, time of a ``step``; axes where stages differ in them; recompute and ZeRO
+    where it ``trains``."""
     differ = len({stage.axes for stage in stages}) > 1
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for name in ("stage", "layers", "ranks", *(["axes"] if differ else []), "recompute", "ZeRO"):
+    for name in ("stage", "layers", "ranks", *(["axes"] if differ else []), *(["recompute", "ZeRO"] if trains else [])):
         table.add_column(name, overflow="fold")
     table.add_column(step, justify="right")
     for run in folded(stages):
@@ -35,8 +36,7 @@ def stage_table(stages: Sequence[Stage], *, step: str) -> Table:
             _layers(first) + (" each" if len(run) > 1 else ""),
             ranks_of(devices for stage in alike for devices in stage.devices),
             *([axes(first.axes)] if differ else []),
-            recompute(first),
-            str(first.zero_stage),
+            *([recompute(first), str(first.zero_stage)] if trains else []),
             spread(seconds(time_s) for time_s in sorted(stage.time_s for stage in alike)),
         )
     return table
