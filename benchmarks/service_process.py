@@ -27,12 +27,14 @@ class ServiceProcess:
     environment: dict[str, str]
 
     def resident_bytes(self) -> int:
-        """Resident memory of the service's process, without its children (Linux)."""
-        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+        """Memory of the service: of its process and of those that it reads large bodies in, but not of workers (Linux).
+
+        Pages that several of them share count once.
+        """
+        return sum(_pss_bytes(pid) for pid in self._own())
 
     def processor_s(self) -> tuple[float, float]:
-        """Return the seconds for which the process had a processor, and for which it waited to get one (Linux).
+        """Return the seconds for which the service had a processor, and for which its process waited to get one (Linux).
 
         What it waited tells others' work on the machine from its own: an answer that is late for want of a processor.
         """
@@ -41,13 +43,44 @@ class ServiceProcess:
             with suppress(OSError):
                 used, waited, _ = (thread / "schedstat").read_text().split()
                 used_ns, waited_ns = used_ns + int(used), waited_ns + int(waited)
-        return used_ns / 1e9, waited_ns / 1e9
+        others_s = sum(_processor_s(pid) for pid in self._own() if pid != self.process.pid)
+        return used_ns / 1e9 + others_s, waited_ns / 1e9
+
+    def _own(self) -> list[int]:
+        """The service's process and its descendants, those of workers left out."""
+        own, looked_at = [], [self.process.pid]
+        while looked_at:
+            pid = looked_at.pop()
+            with suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"worker" not in words:
+                    own.append(pid)
+                    tasks = Path(f"/proc/{pid}/task").iterdir()
+                    looked_at += [int(child) for task in tasks for child in (task / "children").read_text().split()]
+        return own
 
     def make_key(self, *scopes: str) -> str:
         """A new API key with these scopes."""
         options = [option for scope in scopes for option in ("--scope", scope)]
         command = [*MESHWRIGHT, "keys", "create", "benchmark", *options]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _pss_bytes(pid: int) -> int:
+    """Return the memory of a process, each shared page divided by those that share it; 0 for one that has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return 1024 * int(line.split()[1])
+    return 0
+
+
+def _processor_s(pid: int) -> float:
+    """Return the seconds of processor that a process and its children that have ended used; 0 for one that has ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 @contextmanager
