@@ -7,6 +7,7 @@ from dataclasses import replace
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status, status_without_plan
 from meshwright.solver.answer.reason import unfinished_search
+from meshwright.solver.training.report.equals import equal_form
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
 from meshwright.solver.training.search.search_result import RELATIVE_TIE
 
@@ -47,8 +48,8 @@ def still_open(given: Plan) -> Plan:
 
 
 def instead_of(given: Plan, best: Plan, name: str) -> Plan:
-    """The best plan with the given one, which is called so, as its first runner-up."""
+    """The best plan with the given one, which is called so, as its first runner-up, and as its equal where noise allows."""
     given_s = given.certificate.objective
     why = "nothing fits or meets the SLO" if given_s is None else f"takes {given_s:.4g} s a step"
     losers = (RunnerUp(name, given_s, why), *given.runners_up)
-    return replace(best, runners_up=losers[:MAX_RUNNERS_UP])
+    return replace(best, runners_up=losers[:MAX_RUNNERS_UP], equals=equal_form(given, best, name))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import AlsoTry, Equals, TimeBreakdown
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -40,10 +42,11 @@ class _Member:
     chance: float
 
 
-def equal_plans(costs: TrainingCosts, result: SearchResult) -> Equals:
-    """Return the class of the best plan of a search for the fastest: of each kind the fastest that is within the noise."""
+def equal_plans(costs: TrainingCosts, result: SearchResult, *, slowest_s: float = math.inf) -> Equals:
+    """Return the class of the best plan of a search for the fastest: of each kind the fastest that is within the noise and
+    takes no more than ``slowest_s``, which a target allows."""
     assert result.best is not None, "the class of a search that found a plan"
-    limit = result.best.value * (1.0 + RANKING_NOISE.within)
+    limit = min(result.best.value * (1.0 + RANKING_NOISE.within), max(slowest_s, result.best.value))
     kinds: dict[tuple[object, ...], Solved] = {}
     for solved in (result.best, *result.alternatives, *result.near):
         kind = solved.decision.candidate.kind
@@ -60,6 +63,21 @@ def equal_plans(costs: TrainingCosts, result: SearchResult) -> Equals:
         basis=RANKING_NOISE.basis,
         plainest=None if plain is best else _plain_instead(best, plain),
     )
+
+
+def equal_form(given: Plan, best: Plan, name: str) -> Equals | None:
+    """Return the class of a plan of a wider form and of the one that it takes the place of, which is called ``name`` and is the
+    plainer one; None where that is beyond the noise, or there is none."""
+    own, other = best.predicted, given.predicted
+    if not given.feasible or own is None or other is None or own.step_time_s is None or other.step_time_s is None:
+        return None
+    slower = other.step_time_s / own.step_time_s - 1.0
+    if slower > RANKING_NOISE.within:
+        return None
+    risk, own_risk = other.chance_out_of_memory or 0.0, own.chance_out_of_memory or 0.0
+    differs = f"predicted {slower:.1%} slower; {risk:.1%} chance to run out of memory instead of {own_risk:.1%}"
+    plain = AlsoTry(name, other.step_time_s, other.peak_memory_bytes, risk, differs)
+    return Equals(RANKING_NOISE.within, 2, False, (plain,), RANKING_NOISE.basis, plainest=plain)
 
 
 def _order(solved: Solved) -> tuple[float, tuple[object, ...]]:

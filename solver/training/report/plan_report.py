@@ -20,7 +20,7 @@ from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp,
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choice import TRAINING
-from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.choices import Objective, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.restrictions import restrictions_text
 from meshwright.solver.training.costs.breakdown import time_breakdown
@@ -35,6 +35,7 @@ from meshwright.solver.training.report.device_counts import SizedResult
 from meshwright.solver.training.report.equals import equal_plans
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
+from meshwright.solver.training.report.slo import slo_limit_s
 from meshwright.solver.training.report.whole_steps import step_traits
 from meshwright.solver.training.search.partition import Shortfall
 from meshwright.solver.training.search.search_result import SearchResult, Solved
@@ -85,7 +86,10 @@ def feasible_plan(
         runners_up=rivals[:MAX_RUNNERS_UP],
         frontier=frontier(Costed(request, costs, best), [*others, *swept]),
     )
-    return plan if sized is not None else replace(plan, equals=equal_plans(costs, result))
+    if request.objective is Objective.ENERGY:
+        # The noise is that of times.
+        return plan
+    return replace(plan, equals=equal_plans(costs, result, slowest_s=slo_limit_s(request)))
 
 
 def _step_certificate(request: TrainingRequest, best: Solved, result: SearchResult) -> Certificate:

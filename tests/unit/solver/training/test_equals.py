@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.app.text.equals import equals_in_words
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
+from meshwright.solver.training.forms.joint_certificate import instead_of
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.report.equals import MOST_TO_TRY, equal_plans
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, RankingNoise
@@ -88,3 +92,45 @@ def test_the_noise_is_that_of_normal_errors_of_parts() -> None:
     assert noise.spread(one, one) == pytest.approx(0.03 * 2**0.5)
     assert noise.spread(one, other) == pytest.approx((2 * 0.03**2 + 0.4**2 * (0.3**2 + 0.3**2)) ** 0.5)
     assert noise.error(one, (1.0, 0.0, 5.0), 2.0) == pytest.approx(0.4 * 0.5 + 0.06)
+
+
+def test_plans_that_break_a_target_are_in_no_class() -> None:
+    narrower = 0
+    for seed in range(12):
+        request = random_request(seed)
+        open_plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+        if open_plan.equals is None or open_plan.certificate.objective is None:
+            continue
+        slowest_s = 1.05 * open_plan.certificate.objective
+        slo = Slo(max_step_time_s=slowest_s, confidence=0.5)
+        plan = plan_training(replace(request, slo=slo), stop=never_stop, progress=ignore_progress)
+        assert plan.equals is not None and plan.equals.count <= open_plan.equals.count
+        assert all(each.step_time_s <= slowest_s * (1 + 1e-12) for each in plan.equals.also_try)
+        narrower += plan.equals.count < open_plan.equals.count
+    assert narrower
+
+
+def test_objectives_that_choose_devices_have_a_class_on_those_devices() -> None:
+    for seed in (3, 16, 18):
+        request = replace(random_request(seed), objective=Objective.DEVICES)
+        plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+        assert plan.predicted is not None and plan.predicted.step_time_s is not None and plan.equals is not None
+        assert plan.equals.count >= 1
+        for each in plan.equals.also_try:
+            assert each.step_time_s <= plan.predicted.step_time_s * (1 + plan.equals.within) * (1 + 1e-12)
+        energy = plan_training(replace(request, objective=Objective.ENERGY), stop=never_stop, progress=ignore_progress)
+        assert energy.equals is None
+
+
+def test_a_wider_form_names_the_plan_that_it_takes_the_place_of() -> None:
+    plan = plan_training(random_request(3), stop=never_stop, progress=ignore_progress)
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None
+    for slower in (0.0, 0.05, 0.2):
+        figures = replace(plan.predicted, step_time_s=plan.predicted.step_time_s * (1 + slower))
+        equals = instead_of(replace(plan, predicted=figures), plan, "stages of the same degrees").equals
+        if slower > REACH:
+            assert equals is None
+            continue
+        assert equals is not None and equals.plainest is not None and (equals.count, equals.all_found) == (2, False)
+        assert equals.also_try == (equals.plainest,) and equals.plainest.summary == "stages of the same degrees"
+        assert equals.plainest.differs.startswith(f"predicted {slower:.1%} slower; ")
