@@ -1,4 +1,4 @@
-"""Writes docs/decisions-serving.md: which measured serving layout a rule deploys, and what comes of it.
+"""Writes docs/decisions-serving.md and its picture: which measured serving layout a rule deploys, and what comes of it.
 
 Run from the root of the repository: python -m benchmarks.decisions_serving [TABLE ...]
 """
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.decisions_serving_picture import decisions_svg
 from benchmarks.decisions_serving_rules import Choice, Decisions, LawOf, choices_of, decided, errors_of, told_by
 from benchmarks.decisions_serving_tried import TRIED, tried_rules
 from benchmarks.serving_laws import (
@@ -30,7 +31,7 @@ from meshwright.app.validation.serving.rows import read_measured_points
 from meshwright.costmodels.serving.latency_law import LatencyLaw
 
 MEASURED = tuple(Path("../shared/data/serving") / name for name in ("measured.csv", "newer.csv"))
-PAGE = Path("docs/decisions-serving.md")
+PAGE, PICTURE = Path("docs/decisions-serving.md"), Path("docs/decisions-serving.svg")
 OURS = "most expected worth: throughput times the chance to keep it (the first of [trials](calibration.md#trials))"
 TOLD = (1, 3)
 """Measured points of the deployment under other loads that a law learns from."""
@@ -47,6 +48,8 @@ by the engines' profiles as the search has them, of rows that state their config
 once. They are closed loops of public benchmarks, whose statistic of TTFT is a mean; how far P95 errs in open loops nobody has
 published, so it is taken to err alike. No point with drafted tokens is among them: plans with drafts have the law of those
 without.
+
+![Picks that miss their target, and throughput that the others lose, by rule](decisions-serving.svg)
 """
 
 DECISIONS = """Layouts of one model on one device type, engine, format, lengths and number of clients competed; the target is
@@ -60,23 +63,25 @@ the third is.
 """
 
 
-def page_of(points: Sequence[ScoredPoint]) -> str:
-    """The whole page, of a table's scored points."""
+def page_and_picture(points: Sequence[ScoredPoint]) -> tuple[str, str]:
+    """The whole page and its picture, of a table's scored points."""
     latencies = measured_latencies(points)
     laws = laws_left_out(latencies)
+    drawn: dict[str, list[Decisions]] = {}
     lines = [INTRODUCTION, "## The law of errors\n", *_law_table(latencies), "", *_COVERAGE, *coverage_table(latencies, laws)]
     for time in (Time.TPOT, Time.TTFT):
         choices = choices_of(latencies, time)
         lines += ["", f"## {len(choices)} choices by {time.value.upper()}\n", DECISIONS.format(time=time.words)]
-        lines += _decisions(choices, laws)
-        lines += ["", TRIED, *_table(tried_rules(time, choices, latencies, laws))]
+        results, tried = _decisions(choices, laws), tried_rules(time, choices, latencies, laws)
+        drawn[time.value.upper()] = [*results, *tried]
+        lines += [*_table(results), "", TRIED, *_table(tried)]
         lines += ["", f"### What measured points teach of {time.value.upper()}\n", _LEARNING.format(time=time.words)]
         taught = {"none": _unmeasured(laws), **{str(n): told_by(n, choices, laws) for n in TOLD}}
         for name, law_of in taught.items():
             error, below = errors_of(choices, law_of)
             margin = fmean(law_of(c).factor(0.9) / law_of(c).scale for c in choices)
             lines.append(f"| {name} | {error:.1%} | {below:.0%} | {margin:.2f} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", decisions_svg(drawn)
 
 
 def _unmeasured(laws: Mapping[tuple[Key, bool], Laws]) -> LawOf:
@@ -84,8 +89,8 @@ def _unmeasured(laws: Mapping[tuple[Key, bool], Laws]) -> LawOf:
     return lambda choice: laws[choice.key].of(choice.time)
 
 
-def _decisions(choices: Sequence[Choice], laws: Mapping[tuple[Key, bool], Laws]) -> list[str]:
-    """Lines of the table of rules."""
+def _decisions(choices: Sequence[Choice], laws: Mapping[tuple[Key, bool], Laws]) -> list[Decisions]:
+    """The outcomes of the rules."""
 
     def blind(choice: Choice) -> LatencyLaw:
         return LatencyLaw(0.0, 1e-9, 1e-9, 1e-9)
@@ -103,7 +108,7 @@ def _decisions(choices: Sequence[Choice], laws: Mapping[tuple[Key, bool], Laws])
         law_of = told_by(points, choices, laws)
         results.append(decided(f"by expected worth, after {words}", choices, law_of, None))
         results += [decided(f"at confidence {c:g}, after {words}", choices, law_of, c) for c in (0.5, 0.9)]
-    return _table(results)
+    return results
 
 
 def _table(results: Sequence[Decisions]) -> list[str]:
@@ -158,8 +163,10 @@ def main() -> None:
     if absent:
         sys.exit(f"not there: {', '.join(absent)}; give the tables of measured serving points")
     points = without_copies(point for path in paths for point in read_measured_points(path))
-    PAGE.write_text(page_of(simulated_points(points)), encoding="utf-8")
-    print(f"wrote {PAGE}")
+    page, picture = page_and_picture(simulated_points(points))
+    PAGE.write_text(page, encoding="utf-8")
+    PICTURE.write_text(picture, encoding="utf-8")
+    print(f"wrote {PAGE} and {PICTURE}")
 
 
 if __name__ == "__main__":
