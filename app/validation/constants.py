@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from meshwright.app.validation.rows import Run
-from meshwright.costmodels.cluster.cluster import Device, Link, NodeGroup, SustainedRates
+from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
 from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest
@@ -33,10 +33,19 @@ ConstantOf = tuple[Constant, str]
 
 @dataclass(frozen=True)
 class Constants:
-    """Fitted rates, 1 where nothing was fitted; and the law of memory in place of the profile's, None to leave that."""
+    """Fitted rates, 1 where nothing was fitted.
+
+    memory   the law of memory in place of the profile's, None to leave that
+    told     chips of the runs of the fit; those of others are expected. None where nothing was fitted
+    """
 
     rates: Mapping[ConstantOf, float] = field(default_factory=dict)
     memory: MemoryLaw | None = None
+    told: frozenset[str] | None = None
+
+    def tells(self, cluster: Cluster) -> bool:
+        """Return True if runs of the fit told the rates of every device of a cluster."""
+        return self.told is not None and self.told >= {silicon_name(group.node.device) for group in cluster.groups}
 
     def rate(self, constant: Constant, owner: str) -> float:
         """Rate of one chip or cluster."""

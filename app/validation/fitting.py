@@ -130,7 +130,10 @@ def refit(parts: Parts, runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) 
         residuals, np.maximum(start, fastest + INSIDE), jac=jacobian, bounds=(fastest, np.inf), loss=_robust(weights)
     )
     rates = {column: float(np.exp(-x)) for column, x in zip(parts.columns, solved.x, strict=True)}
-    return Constants({column: rate for column, rate in rates.items() if abs(rate - 1.0) > 1e-6})
+    told = frozenset(
+        owner for (constant, owner), s in zip(parts.columns, part_s.T, strict=True) if constant not in LINKS and s.any()
+    )
+    return Constants({column: rate for column, rate in rates.items() if abs(rate - 1.0) > 1e-6}, told=told)
 
 
 def _distances(constants: Sequence[Constant]) -> Floats:

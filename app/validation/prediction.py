@@ -23,7 +23,13 @@ from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.report.bands import step_time_bands, unmeasured_kernels
 from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
 from meshwright.solver.training.report.plan_report import axes_of, decided_plan
-from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepTraits, step_traits
+from meshwright.solver.training.report.whole_steps import (
+    ASSUMED_FRAMEWORK,
+    KNOWN_FRAMEWORK,
+    StepTraits,
+    has_untold_rates,
+    step_traits,
+)
 from meshwright.solver.training.space.candidates import Candidate
 
 INCREASING = ("fine-grained", "selective", "full")
@@ -81,7 +87,9 @@ def predict_run_with_band(run: Run, constants: Constants | None = None) -> Predi
     mesh = decision.candidate.mesh
     wait_s = unmeasured_wait_s(costed.request.cluster, axes_of(mesh), breakdown, order=mesh.order)
     stage_times_s = [stage.time_s for stage in cost.stages]
-    traits = step_traits(costed.request.model, breakdown, stage_times_s, unmeasured_wait_s=wait_s)
+    cluster = costed.request.cluster
+    untold = has_untold_rates(cluster) if constants is None or constants.told is None else not constants.tells(cluster)
+    traits = step_traits(costed.request.model, breakdown, stage_times_s, unmeasured_wait_s=wait_s, untold_rates=untold)
     model = ASSUMED_FRAMEWORK if run.reading == UNKNOWN else KNOWN_FRAMEWORK
     figures = {"step_time_s": cost.step_time_s, "tokens_per_s": 1.0, "mfu": 1.0}
     band = step_time_bands(costed.request, traits, **figures, model=model)["step_time_s"]

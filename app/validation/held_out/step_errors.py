@@ -26,9 +26,10 @@ HELD = 0.9
 STEPS_OF_SOURCE = 60
 """Steps of a source that the scale is fitted to: since every source counts alike, more would only take longer."""
 
-CHOICES = ((0, 4), (0, 3, 4), (0, 1, 3, 4), (0, 1, 2, 3, 4))
-"""Traits that a scale may have: that of unmeasured networks, of which measurements tell; and with it none, experts, small
-layers beside them, and all. Each choice has one more than the one before."""
+ALWAYS = (0, 4, 5)
+CHOICES = tuple(tuple(sorted((*ALWAYS, *more))) for more in ((), (3,), (1, 3), (1, 2, 3)))
+"""Traits that a scale may have: always those that say what nobody measured, a network or the rates of a chip; and with them
+none, experts, small layers beside them, and all. Each choice has one more than the one before."""
 
 RIDGE = 2e-4
 """Weight that keeps shares of the scale from running away where no step has their trait."""
@@ -59,7 +60,7 @@ def step_errors_without(steps: Sequence[HeldOutStep], *, basis: str) -> dict[str
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps as arrays: log ratios, traits [steps, 5], weights, source of each; and shares of the scale that were found, by the
+    """Steps as arrays: log ratios, traits [steps, 6], weights, source of each; and shares of the scale that were found, by the
     columns of traits and the sources left out."""
 
     ratios: Floats
@@ -108,8 +109,8 @@ class _Steps:
         below, above = (_percentile(scaled[chosen], weights, share) for share in (outside, 1.0 - outside))
         shares = np.zeros(self.traits.shape[1])
         shares[list(columns)] = self._shares(columns, frozenset(left_out))
-        base, small, communication, experts, network = (float(share) for share in shares)
-        return StepErrorModel(base, small, communication, experts, max(0.0, -below), max(0.0, above), basis, network)
+        base, small, communication, experts, network, chip = (float(share) for share in shares)
+        return StepErrorModel(base, small, communication, experts, max(0.0, -below), max(0.0, above), basis, network, chip)
 
     def _told(self, columns: tuple[int, ...]) -> tuple[int, ...]:
         """Those of the traits that some step has: of others nothing is told."""
@@ -138,7 +139,7 @@ class _Steps:
 
 
 def _traits(traits: StepTraits) -> tuple[float, ...]:
-    return 1.0, traits.small, traits.communication, traits.experts, traits.network
+    return 1.0, traits.small, traits.communication, traits.experts, traits.network, traits.chip
 
 
 def _likeliest(traits: Floats, ratios: Floats, weights: Floats) -> Floats:

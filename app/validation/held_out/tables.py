@@ -24,9 +24,9 @@ def band_table(found: LeftOut) -> str:
     """The error models of whole steps that plans print, in Markdown, with what bands found in the same way hold of sources that
     they have not seen."""
     lines = [
-        "| framework | base | small layers | communication | experts | network | below | above | inside, all rows | "
+        "| framework | base | small layers | communication | experts | network | chip | below | above | inside, all rows | "
         "least of a source |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|",
     ]
     for name, model, banded in (("stated", KNOWN_FRAMEWORK, found.known), ("assumed", ASSUMED_FRAMEWORK, found.assumed)):
         cells = (name, error_model_cells(model), percent(banded.coverage), _least(banded))
@@ -36,7 +36,7 @@ def band_table(found: LeftOut) -> str:
 
 def error_model_cells(model: StepErrorModel) -> str:
     """The figures of an error model as cells of a row."""
-    figures = (model.base, model.small, model.communication, model.experts, model.network, model.below, model.above)
+    figures = (model.base, model.small, model.communication, model.experts, model.network, model.chip, model.below, model.above)
     return " | ".join(f"{figure:.3f}" for figure in figures)
 
 

@@ -36,7 +36,7 @@ from meshwright.solver.training.report.equals import equal_plans
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
 from meshwright.solver.training.report.slo import slo_limit_s
-from meshwright.solver.training.report.whole_steps import step_traits
+from meshwright.solver.training.report.whole_steps import has_untold_rates, step_traits
 from meshwright.solver.training.search.partition import Shortfall
 from meshwright.solver.training.search.search_result import SearchResult, Solved
 from meshwright.solver.training.space.candidate_names import summary
@@ -172,6 +172,7 @@ def decided_plan(
                     breakdown,
                     [stage.time_s for stage in cost.stages],
                     unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown, order=mesh.order),
+                    untold_rates=has_untold_rates(request.cluster),
                 ),
                 step_time_s=cost.step_time_s,
                 tokens_per_s=tokens_per_s,

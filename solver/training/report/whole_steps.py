@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from meshwright.costmodels.cluster.cluster import Cluster, SustainedRates
 from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.training.space.meshes import numbers_of_experts
@@ -34,16 +35,28 @@ class StepTraits:
     experts         1 for a model with routed experts, else 0
     network         share of the step in which devices wait for networks between nodes that nobody measured, times the spread of
                     the logarithm of the speed of networks of their kind
+    chip            1 where no training run told the rates that a device sustains, else 0
     """
 
     small: float
     communication: float
     experts: float
     network: float = 0.0
+    chip: float = 0.0
+
+
+def has_untold_rates(cluster: Cluster) -> bool:
+    """Return True if no training run told the rates that some device sustains: neither catalogue nor request has any."""
+    return any(group.node.device.sustained == SustainedRates() for group in cluster.groups)
 
 
 def step_traits(
-    model: ModelGraph, breakdown: TimeBreakdown, stage_times_s: Sequence[float], *, unmeasured_wait_s: float = 0.0
+    model: ModelGraph,
+    breakdown: TimeBreakdown,
+    stage_times_s: Sequence[float],
+    *,
+    unmeasured_wait_s: float = 0.0,
+    untold_rates: bool = False,
 ) -> StepTraits:
     """Traits of a step whose pipeline ranks take ``stage_times_s`` for a micro-batch, forward and backward, and that waits
     ``unmeasured_wait_s`` for unmeasured networks, weighted by their spread."""
@@ -56,6 +69,7 @@ def step_traits(
         communication=sent_s / step_s,
         experts=float(bool(numbers_of_experts(model))),
         network=unmeasured_wait_s / step_s,
+        chip=float(untold_rates),
     )
 
 
@@ -63,9 +77,9 @@ def step_traits(
 class StepErrorModel:
     """Scale of the error by traits, and how many scales below and above the predicted time 90% of measured steps lie.
 
-    base, small, communication, experts, network   scale of every step, and what full traits add
-    below, above                                   scales to the ends of a band that holds 90% of the steps of one more source
-    basis                                          where it was measured
+    base, small, communication, experts, network, chip   scale of every step, and what full traits add
+    below, above   scales to the ends of a band that holds 90% of the steps of one more source
+    basis          where it was measured
     """
 
     base: float
@@ -76,11 +90,12 @@ class StepErrorModel:
     above: float
     basis: str
     network: float = 0.0
+    chip: float = 0.0
 
     def scale(self, traits: StepTraits) -> float:
         """Scale of the logarithm of measured over predicted time."""
         added = self.small * traits.small + self.communication * traits.communication + self.experts * traits.experts
-        return self.base + added + self.network * traits.network
+        return self.base + added + self.network * traits.network + self.chip * traits.chip
 
     def factors(self, traits: StepTraits, *, kernels: float = 0.0) -> tuple[float, float]:
         """Measured over predicted time at the ends of the band. ``kernels`` is the relative error of kernels that the model's
@@ -92,25 +107,27 @@ class StepErrorModel:
 
 
 KNOWN_FRAMEWORK = StepErrorModel(
-    base=0.067,
-    small=0.097,
+    base=0.052,
+    small=0.111,
     communication=0.0,
-    experts=0.233,
-    network=1.253,
-    below=2.389,
-    above=3.551,
+    experts=0.236,
+    network=1.385,
+    chip=0.077,
+    below=2.593,
+    above=3.347,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
 
 ASSUMED_FRAMEWORK = StepErrorModel(
-    base=0.219,
+    base=0.201,
     small=0.0,
     communication=0.0,
     experts=0.0,
     network=1.650,
-    below=5.585,
-    above=2.390,
+    chip=0.129,
+    below=6.211,
+    above=2.337,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""

@@ -24,7 +24,7 @@ from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
 from meshwright.solver.training.report.between_nodes import unmeasured_wait_s, widest_spread
 from meshwright.solver.training.report.frontier import cost_per_million_tokens
-from meshwright.solver.training.report.whole_steps import step_traits
+from meshwright.solver.training.report.whole_steps import has_untold_rates, step_traits
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,7 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
                     breakdown,
                     [stage.time_s for stage in pipelines.stages],
                     unmeasured_wait_s=wait_s + widest_spread(request.cluster) * gradients_s,
+                    untold_rates=has_untold_rates(request.cluster),
                 ),
                 step_time_s=step_s,
                 tokens_per_s=tokens_per_s,

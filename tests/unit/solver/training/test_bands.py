@@ -10,7 +10,7 @@ import pytest
 from meshwright.app.catalog import model
 from meshwright.costmodels.calibration.borrowed import borrowed_name
 from meshwright.costmodels.calibration.networks import network_calibration
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, SustainedRates
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.predicted import TimeBreakdown
@@ -18,7 +18,13 @@ from meshwright.solver.problem.choices import RankOrder
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.report.bands import step_time_bands
 from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
-from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel, step_traits
+from meshwright.solver.training.report.whole_steps import (
+    ASSUMED_FRAMEWORK,
+    KNOWN_FRAMEWORK,
+    StepErrorModel,
+    has_untold_rates,
+    step_traits,
+)
 
 PP, DP = RankOrder.PP_OUTERMOST, RankOrder.DP_OUTERMOST
 PARTS = TimeBreakdown(
@@ -48,7 +54,7 @@ def test_a_step_is_inside_its_bands() -> None:
     bands = step_time_bands(asked, traits, step_time_s=10.0, tokens_per_s=5.0, mfu=0.4)
     for name, value in (("step_time_s", 10.0), ("tokens_per_s", 5.0), ("mfu", 0.4)):
         assert bands[name].low < value < bands[name].high
-    assert bands["tokens_per_s"].high / 5.0 == 10.0 / bands["step_time_s"].low
+    assert bands["tokens_per_s"].high / 5.0 == pytest.approx(10.0 / bands["step_time_s"].low, rel=1e-12)
 
 
 def test_experts_and_unknown_frameworks_widen_the_band() -> None:
@@ -84,6 +90,16 @@ def test_every_trait_of_an_error_model_widens_the_band() -> None:
         asked = request(name="qwen3-30b-a3b")
         (low, high, _), wider = (band(asked, layer_s=0.002, error=model) for model in (plain, replace(plain, **{name: 0.2})))
         assert wider[0] < low and wider[1] > high, name
+
+
+def test_a_chip_of_which_no_training_run_told_its_rates_widens_the_band() -> None:
+    told = request().cluster
+    group = told.groups[0]
+    device = replace(group.node.device, sustained=SustainedRates())
+    untold = replace(told, groups=(replace(group, node=replace(group.node, device=device)),))
+    assert has_untold_rates(untold) and not has_untold_rates(told)
+    wide, narrow = (step_traits(request().model, PARTS, [1.0], untold_rates=given) for given in (True, False))
+    assert KNOWN_FRAMEWORK.scale(wide) == KNOWN_FRAMEWORK.scale(narrow) + KNOWN_FRAMEWORK.chip > KNOWN_FRAMEWORK.scale(narrow)
 
 
 def test_a_borrowed_calibration_widens_the_band_and_says_so() -> None:

@@ -61,6 +61,18 @@ def test_a_trait_that_tells_of_unseen_steps_is_taken_and_others_are_not() -> Non
     assert fit_step_errors(small, basis="made up").small > 0.1
 
 
+def test_chips_of_no_run_have_their_share_of_the_scale_whatever_else_is_taken() -> None:
+    def by_chip(source: str, _: StepTraits) -> float:
+        return 0.3 if source in {"source 1", "source 2"} else 0.05
+
+    found = steps(by_chip)
+    told = fit_step_errors(
+        [replace(step, traits=replace(step.traits, chip=float(step.source in {"source 1", "source 2"}))) for step in found],
+        basis="made up",
+    )
+    assert told.chip > 0.1 and told.experts < 0.02
+
+
 def test_a_band_is_wider_the_fewer_sources_it_was_fitted_to() -> None:
     """One more source of six surprises more than one more of thirty."""
     few, many = (fit_step_errors(steps(lambda *_: 0.1, sources=n), basis="made up") for n in (6, 30))
