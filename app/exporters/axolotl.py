@@ -24,9 +24,9 @@ from meshwright.app.exporters.hugging_face import (
     require_trainable,
     shard_degrees,
     synchronised,
-    yaml_text,
 )
 from meshwright.app.exporters.served import checkpoint, checkpoint_assumption
+from meshwright.app.quoting import yaml_text
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan

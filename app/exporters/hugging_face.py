@@ -10,8 +10,6 @@ import json
 from enum import StrEnum
 from typing import Any
 
-import yaml
-
 from meshwright.app.exporters.command import (
     PORT,
     ShellVariable,
@@ -23,6 +21,7 @@ from meshwright.app.exporters.command import (
 from meshwright.app.exporters.deepspeed import NVME_PATH, ds_config
 from meshwright.app.exporters.implemented import not_as_stated
 from meshwright.app.exporters.launchable import recompute_mode
+from meshwright.app.quoting import yaml_text
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
@@ -170,11 +169,6 @@ def accelerate_words(request: TrainingRequest, n_devices: int, *, name: str = "c
         *flag("main_process_ip", ShellVariable("MASTER_ADDR")),
         *flag("main_process_port", PORT),
     )
-
-
-def yaml_text(document: dict[str, Any]) -> str:
-    """Return a document as YAML, its keys in their order."""
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=False, width=1000)
 
 
 def trainer_keys(plan: PipelinePlan, workload: TrainingWorkload) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from meshwright.app.exporters.hugging_face import (
     require_trainable,
     synchronised,
     trainer_keys,
-    yaml_text,
 )
 from meshwright.app.exporters.served import checkpoint, checkpoint_assumption
+from meshwright.app.quoting import yaml_text
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher

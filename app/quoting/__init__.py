@@ -13,6 +13,7 @@ from meshwright.app.quoting.markdown import markdown_code, markdown_code_cell, m
 from meshwright.app.quoting.readable import HIDDEN, readable, terminal_line, terminal_lines, without_commands
 from meshwright.app.quoting.shell import here_document, shell_comment, shell_word
 from meshwright.app.quoting.xml import xml_line
+from meshwright.app.quoting.yaml_text import yaml_text
 
 __all__ = [
     "HIDDEN",
@@ -34,4 +35,5 @@ __all__ = [
     "workflow_message",
     "workflow_property",
     "xml_line",
+    "yaml_text",
 ]

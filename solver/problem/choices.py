@@ -117,6 +117,7 @@ class Launcher(StrEnum):
     LLAMA_FACTORY = "llama-factory"
     VLLM = "vllm"
     SGLANG = "sglang"
+    TENSORRT_LLM = "tensorrt-llm"
 
 
 DEFAULT_LAUNCHER = Launcher.MEGATRON_LM

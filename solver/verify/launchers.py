@@ -252,5 +252,9 @@ ENGINES = {
     ServingEngine.TENSORRT_LLM: EngineLimits(spreads_over_some=True, splits_caches=True, shares_prompts=False),
 }
 
-SERVERS = {Launcher.VLLM: ServingEngine.VLLM, Launcher.SGLANG: ServingEngine.SGLANG}
+SERVERS = {
+    Launcher.VLLM: ServingEngine.VLLM,
+    Launcher.SGLANG: ServingEngine.SGLANG,
+    Launcher.TENSORRT_LLM: ServingEngine.TENSORRT_LLM,
+}
 """Launchers of serving plans, and the engine that each starts."""

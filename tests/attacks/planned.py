@@ -41,6 +41,8 @@ TRAINED: dict[str, Any] = {
 }
 DRAFT = {"draft_tokens": 2, "acceptance": 0.7, "draft": {"method": "eagle", "relative_cost": 0.1, "model": "draft"}}
 
+EAGLE3 = {"method": "eagle3", "relative_cost": 0.02, "model": "draft"}
+
 
 def _trained(launcher: str) -> dict[str, Any]:
     return {**TRAINED, "search": {**TRAINED["search"], "launcher": launcher}}
@@ -80,6 +82,7 @@ REQUESTS: dict[str, tuple[Launcher, dict[str, Any]]] = {
     "vllm-pools": (Launcher.VLLM, _served(modes=["disaggregated"])),
     "vllm-kinds": (Launcher.VLLM, _KINDS),
     "sglang": (Launcher.SGLANG, _served("sglang", work={"speculation": DRAFT})),
+    "tensorrt-llm": (Launcher.TENSORRT_LLM, _served("tensorrt-llm", work={"speculation": DRAFT | {"draft": EAGLE3}})),
     "sglang-pools": (Launcher.SGLANG, _served("sglang", modes=["disaggregated"])),
 }
 """For each form of an export, its launcher and a request whose plan has it."""

@@ -82,7 +82,7 @@ def run(text: str) -> list[str]:
         folder, programs, arguments = Path(place) / "run", Path(place) / "bin", Path(place) / "arguments"
         folder.mkdir()
         programs.mkdir()
-        for name in ("vllm", "python", "torchrun", "deepspeed", "accelerate", "trl"):
+        for name in ("vllm", "python", "torchrun", "deepspeed", "accelerate", "trl", "trtllm-serve"):
             (programs / name).write_text(STANDS_IN)
             (programs / name).chmod(0o755)
         for name in PROGRAMS:

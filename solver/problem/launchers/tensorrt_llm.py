@@ -1,10 +1,11 @@
-"""TensorRT-LLM, an engine that plans are made for, but not exported to. Its cp_config is of decoding (HELIX) or approximate
+"""TensorRT-LLM. Its cp_config is of decoding (HELIX) or approximate
 (STAR)."""
 
 from __future__ import annotations
 
 from meshwright.costmodels.model.split_dims import RankGrid
-from meshwright.solver.problem.launchers.server import Engine, ServedShape, splits_caches
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.problem.launchers.server import Engine, ServedShape, Server, ServingForm, splits_caches
 
 
 def _runs(grid: RankGrid, shape: ServedShape) -> bool:
@@ -14,3 +15,5 @@ def _runs(grid: RankGrid, shape: ServedShape) -> bool:
 
 
 ENGINE = Engine(_runs)
+
+LAUNCHER = Server(ServingEngine.TENSORRT_LLM, frozenset({ServingForm.REPLICAS}))

@@ -136,8 +136,8 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     assert default_launcher(request) is Launcher.VLLM
     asked = replace(request, search=replace(request.search, engine=ServingEngine.SGLANG))
     assert default_launcher(asked) is Launcher.SGLANG
-    without_exporter = replace(request, search=replace(request.search, engine=ServingEngine.TENSORRT_LLM))
-    assert default_launcher(without_exporter) is None
+    third = replace(request, search=replace(request.search, engine=ServingEngine.TENSORRT_LLM))
+    assert default_launcher(third) is Launcher.TENSORRT_LLM
 
 
 def test_a_plan_for_throughput_says_at_which_rate_its_figures_are() -> None:

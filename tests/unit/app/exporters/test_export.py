@@ -58,6 +58,8 @@ def golden_export(launcher: Launcher) -> Export:
             plan = serving(replicas=2, tp=4, pp=2, layers=[39, 41])
         case Launcher.SGLANG:
             plan = serving(replicas=2, tp=4, pp=2, layers=[39, 41], engine=ServingEngine.SGLANG)
+        case Launcher.TENSORRT_LLM:
+            plan = serving(replicas=2, tp=4, pp=2, layers=[39, 41], engine=ServingEngine.TENSORRT_LLM)
     return export(*plan, launcher.value)
 
 
@@ -75,7 +77,7 @@ def test_commands_are_shell(launcher: Launcher) -> None:
     line = result.command.replace("torchrun", "printf '%s\\n' torchrun").replace("vllm serve", "printf '%s\\n' vllm serve")
     line = line.replace("python -m sglang", "printf '%s\\n' python -m sglang")
     line = line.replace("deepspeed \\", "printf '%s\\n' deepspeed \\", 1)
-    for words in ("accelerate launch", "trl sft"):
+    for words in ("accelerate launch", "trl sft", "trtllm-serve"):
         line = line.replace(words, f"printf '%s\\n' {words}", 1)
     environment = {"NODE_RANK": "3", "MASTER_ADDR": "node-0", "PATH": "/usr/bin:/bin"}
     run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, check=True)
@@ -88,7 +90,7 @@ def test_every_launcher_has_an_exporter() -> None:
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:
-    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, torchtitan, pytorch, .*vllm, sglang"):
+    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, deepspeed, .*vllm, sglang, tensorrt-llm"):
         export(*training(), "colossalai")
 
 
