@@ -19,6 +19,7 @@ from meshwright.app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT
 from meshwright.app.http.problems import KINDS
 from meshwright.app.json_schemas import json_schema
 from meshwright.app.measuring.sample_files import write_samples
+from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.limits import REQUEST_LIMITS
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.rest.main import create_app
@@ -158,3 +159,22 @@ def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyP
             prefix = json.loads(cli.out)["webhook_secrets"][0]["id"]
         if Path("plan.json").exists():
             stored = json.loads(Path("plan.json").read_text())["digest"][:19]
+
+
+def test_commands_of_the_cookbook_are_understood(cli: Cli) -> None:
+    """What is planned resolves to a request, and every command has the options that it names; solving is for the reader."""
+    from typer.main import get_command
+
+    from meshwright.app.cli.main import cli as program
+
+    commands = get_command(program).commands  # type: ignore[attr-defined]
+    for line in "".join(blocks(page("cookbook.md"), "console")).splitlines():
+        name, *words = shlex.split(line.removeprefix("$ meshwright "))
+        if name == "plan":
+            assert cli(name, *words, "--print-request") == EXIT_GOOD, (line, cli.err)
+            assert resolve_request(yaml.safe_load(cli.out), files=FilesBeside(cli.folder))
+            continue
+        command = commands[name]
+        inner = getattr(command, "commands", {})
+        command, given = (inner[words[0]], words[1:]) if inner else (command, words)
+        command.make_context(name, given)
