@@ -162,7 +162,7 @@ def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyP
 
 
 def test_commands_of_the_cookbook_are_understood(cli: Cli) -> None:
-    """What is planned resolves to a request, and every command has the options that it names; solving is for the reader."""
+    """Plans resolve to requests, and every command has the options that are named; solving is for the reader."""
     from typer.main import get_command
 
     from meshwright.app.cli.main import cli as program
