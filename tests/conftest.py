@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copyfile
 
 import httpx
 import pytest
@@ -87,11 +88,22 @@ def emptied(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=False)
 
 
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file with this version's schema and no rows, to be copied: migrations run once a worker."""
+    path = tmp_path_factory.mktemp("migrated") / "plans.db"
+    engine = open_engine(f"sqlite:///{path}")
+    upgrade(engine)
+    engine.dispose()
+    return path
+
+
 @pytest.fixture
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+def settings(request: pytest.FixtureRequest, migrated: Path, tmp_path: Path) -> Settings:
     """Settings over a new database, an SQLite file unless told, of a service that asks for no authentication."""
     if getattr(request, "param", "sqlite") == POSTGRESQL:
         return Settings(emptied(request.getfixturevalue("postgresql")), auth=Auth.OFF)
+    copyfile(migrated, tmp_path / "plans.db")
     return Settings(f"sqlite:///{tmp_path / 'plans.db'}", auth=Auth.OFF)
 
 

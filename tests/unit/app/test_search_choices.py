@@ -20,6 +20,9 @@ from meshwright.solver.problem.search import LEDGER
 from tests.support.command_line import Cli
 from tests.support.opened_choices import opened
 from tests.support.requests_given import resolved
+from tests.unit.solver.serving.conftest import few_batch_limits, short_simulations
+
+__all__ = ["few_batch_limits", "short_simulations"]
 
 LISTS = [name for name, entry in LEDGER.items() if entry.lists]
 BOUNDED = [name for name, entry in LEDGER.items() if entry.choice.at_most is not None]
@@ -76,6 +79,7 @@ def test_no_number_is_above_its_limit(name: str) -> None:
         check_request(replace(request, search=replace(request.search, **{name: most + 1})))
 
 
+@pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 @pytest.mark.parametrize(("kind", "name"), OPENED)
 def test_the_next_command_of_a_plan_works(
     kind: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

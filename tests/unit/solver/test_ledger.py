@@ -8,11 +8,8 @@ from typing import Annotated
 import pytest
 
 from meshwright.solver.answer.chosen import _usual_at
-from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, Lock, Part, Place, Published, Said, ledger_of
-from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.search import LEDGER, Search
-from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.forms.table import space_of
 from meshwright.solver.training.report.plan_report import space_text
 from tests.support.opened_choices import opened
@@ -100,11 +97,3 @@ def test_a_serving_certificate_says_every_restriction_and_no_other(name: str) ->
     restricted = replace(request, search=Search(**{name: (1,)}))
     assert "restricted" not in space_of(request)
     assert space_of(restricted) == f"{space_of(request)}; restricted to {LEDGER[name].choice.word} in ['1']"
-
-
-@pytest.mark.parametrize("modes", [(ServingMode.AGGREGATED,), (ServingMode.DISAGGREGATED,), (ServingMode.SWITCHED,)])
-def test_each_form_of_a_serving_plan_says_its_restrictions(modes: tuple[ServingMode, ...]) -> None:
-    request = serving_request(rate=0.5, ttft_ms=10_000.0, tpot_ms=200.0, search=Search(tp=(1, 2), pp=(1, 2), modes=modes))
-    plan = plan_serving(request, stop=never_stop, progress=ignore_progress)
-    assert plan.feasible
-    assert plan.certificate.space.endswith("; restricted to tp in ['1', '2'], pp in ['1', '2']")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,27 +117,44 @@ def test_the_405b_model_comes_with_a_configuration_of_its_own() -> None:
     assert flags(result)["--module"] == ("meshwright_plan",)
 
 
-def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None:
-    plans = [
+def parsed_plans() -> list[tuple[Plan, PlanRequest]]:
+    """Plans of every kind of flag."""
+    plan, request = training(dp=8, zero_stage=3)
+    away = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
+    return [
         training(dp=8, zero_stage=3, recompute=(Recompute.FULL,)),
         training(dp=2, tp=2, pp=2, layers=[15, 17], zero_stage=2, sequence_parallel=True, microbatch=2),
         training(dp=2, tp=2, cp=2, zero_stage=0, recompute=(Recompute.SELECTIVE,)),
         training("llama-3.1-405b", tp=8, dp=2, pp=2, zero_stage=3),
         training("qwen3-32b", tp=8, dp=2),
         training(dp=2, tp=2, sequence_parallel=True, tp_overlap=TpOverlap.CHUNKED),
+        (with_fields(plan, stages=tuple(replace(stage, offload=away) for stage in flat(plan).stages)), request),
     ]
-    plan, request = training(dp=8, zero_stage=3)
-    away = Offload(optimizer=1.0, weights=1.0, gradients=1.0)
-    plans.append((with_fields(plan, stages=tuple(replace(stage, offload=away) for stage in flat(plan).stages)), request))
-    cases = []
-    for plan, request in plans:
+
+
+# The 405B one is among the plans, as its own configuration needs torchao.
+REGISTERED = [model for model in MODELS if model is not LLAMA3_405B]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Its answers to the plans, then to the registered models; asked once, since torchtitan takes seconds to load."""
+    folder, cases = tmp_path_factory.mktemp("configured"), []
+    for plan, request in parsed_plans():
         result = export(plan, request, "torchtitan")
         for name, text in result.files.items():
-            (tmp_path / name).write_text(text, encoding="utf-8")
+            (folder / name).write_text(text, encoding="utf-8")
         words = arguments(result)
         cases.append({"args": words[words.index("torchtitan.train") + 1 :], "world": plan.devices})
-    answers = ask("torchtitan", "torchtitan_args.py", cases, search_path=tmp_path)
-    assert [answer.get("error") for answer in answers] == [None] * len(plans)
+    cases += [{"args": ["--module", model.module, "--config", model.config], "world": 8} for model in REGISTERED]
+    answered: list[dict[str, Any]] = ask("torchtitan", "torchtitan_args.py", cases, search_path=folder)
+    assert len(answered) == len(cases)
+    return answered
+
+
+def test_torchtitan_accepts_the_flags_and_means_the_same(answers: list[dict[str, Any]]) -> None:
+    answers = answers[: -len(REGISTERED)]
+    assert [answer.get("error") for answer in answers] == [None] * 7
     expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [1, 2, 1, 8, 2], [2, 1, 1, 8, 1]]
     expected_dims += [[2, 1, 1, 2, 1], [1, 8, 1, 1, 1]]
     assert [answer["dims"] for answer in answers] == expected_dims
@@ -153,10 +169,7 @@ def test_torchtitan_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None
     assert [answer["asynchronous"] for answer in answers] == 5 * [False] + [True, False]
 
 
-def test_registered_models_have_the_sizes_we_say() -> None:
-    """The 405B one is checked above, as its own configuration needs torchao."""
-    models = [model for model in MODELS if model is not LLAMA3_405B]
-    cases = [{"args": ["--module", model.module, "--config", model.config], "world": 8} for model in models]
-    for model, answer in zip(models, ask("torchtitan", "torchtitan_args.py", cases), strict=True):
+def test_registered_models_have_the_sizes_we_say(answers: list[dict[str, Any]]) -> None:
+    for model, answer in zip(REGISTERED, answers[-len(REGISTERED) :], strict=True):
         sizes = [model.layers, model.hidden, model.heads, model.kv_heads, model.ffn, model.vocab]
         assert (answer["sizes"], answer["tied"]) == (sizes, model.tied), model.config

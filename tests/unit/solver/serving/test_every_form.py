@@ -35,6 +35,11 @@ def test_the_checker_has_rules_for_every_form(form: type[OfWorkers]) -> None:
 
 
 @EVERY
+def test_the_certificate_of_every_form_says_its_restrictions(form: type[OfWorkers]) -> None:
+    assert planned(form).certificate.space.endswith("; restricted to tp in ['1', '2'], pp in ['1', '2']")
+
+
+@EVERY
 def test_every_form_is_predicted_and_simulated_as_it_was_planned(form: type[OfWorkers]) -> None:
     plan, request = planned(form), request_of(form)
     predicted = predict_serving(request, plan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -55,6 +56,12 @@ def plan_of(request: TrainingRequest) -> Plan:
     return plan
 
 
+@cache
+def plan_of_llama_8b(nodes: int = 1) -> Plan:
+    """The plan that many tests begin with, made once."""
+    return plan_of(llama_8b(nodes))
+
+
 @pytest.mark.parametrize(("name", "best"), [("seed-llama-1b", Axes(dp=8)), ("seed-llama-7b", Axes(dp=4, pp=2))])
 def test_the_surveys_best_plans_come_first(name: str, best: Axes) -> None:
     """At a risk of 0.1: the survey's best plan of 7B runs out of memory with a chance of 9% by the law of others."""
@@ -77,8 +84,7 @@ def test_the_surveys_7b_is_refused_on_dp_8_for_memory() -> None:
 
 
 def test_predicting_a_plan_gives_its_own_figures() -> None:
-    request = llama_8b(2)
-    plan = plan_of(request)
+    request, plan = llama_8b(2), plan_of_llama_8b(2)
     predicted = predict_training(request, plan)
     assert predicted.predicted == plan.predicted
     assert flat(predicted).stages == flat(plan).stages
@@ -86,20 +92,19 @@ def test_predicting_a_plan_gives_its_own_figures() -> None:
 
 
 def test_a_plan_of_another_model_is_refused() -> None:
-    plan = plan_of(llama_8b())
+    plan = plan_of_llama_8b()
     with pytest.raises(PlanFileError, match="layer"):
         predict_training(replace(llama_8b(), model=model("gpt2-xl"), workload=TrainingWorkload("training", 64, 1024)), plan)
 
 
 def test_a_plan_too_large_for_the_cluster_is_refused() -> None:
-    plan = plan_of(llama_8b(2))
+    plan = plan_of_llama_8b(2)
     with pytest.raises(PlanFileError, match="16"):
         predict_training(llama_8b(1), plan)
 
 
 def test_a_given_plan_that_does_not_fit_says_where() -> None:
-    request = llama_8b()
-    plan = plan_of(request)
+    request, plan = llama_8b(), plan_of_llama_8b()
     edited = with_fields(plan, stages=tuple(replace(stage, zero_stage=0) for stage in flat(plan).stages))
     predicted = predict_training(request, edited)
     assert not predicted.feasible
@@ -109,7 +114,7 @@ def test_a_given_plan_that_does_not_fit_says_where() -> None:
 
 
 def test_an_slo_out_of_reach_is_infeasible_with_its_numbers() -> None:
-    best_s = plan_of(llama_8b()).certificate.objective
+    best_s = plan_of_llama_8b().certificate.objective
     assert best_s is not None
     plan = plan_of(llama_8b(slo=Slo(max_step_time_s=best_s * 0.9, confidence=0.5)))
     assert plan.certificate.status is Status.INFEASIBLE
@@ -119,7 +124,7 @@ def test_an_slo_out_of_reach_is_infeasible_with_its_numbers() -> None:
 
 
 def test_fewest_devices_that_meet_the_slo() -> None:
-    whole = plan_of(llama_8b(4))
+    whole = plan_of_llama_8b(4)
     assert whole.predicted is not None
     slo = Slo(min_tokens_per_s=whole.predicted.tokens_per_s * 0.4, confidence=0.5)
     plan = plan_of(llama_8b(4, objective=Objective.DEVICES, slo=slo))
@@ -131,7 +136,7 @@ def test_fewest_devices_that_meet_the_slo() -> None:
 
 
 def test_cheapest_tokens_never_cost_more_than_the_whole_cluster() -> None:
-    whole = plan_of(llama_8b(2))
+    whole = plan_of_llama_8b(2)
     cheapest = plan_of(llama_8b(2, objective=Objective.COST))
     assert whole.predicted is not None and cheapest.predicted is not None
     assert whole.predicted.cost_per_million_tokens is not None
@@ -154,7 +159,7 @@ def test_a_mixed_cluster_gives_the_slower_half_fewer_layers() -> None:
 
 def test_a_stopped_search_keeps_its_best_plan_and_an_honest_bound() -> None:
     request = llama_8b(2)
-    full = plan_of(request)
+    full = plan_of_llama_8b(2)
     short = plan_of(replace(request, search=Search(max_candidates=full.search.evaluated * 2 // 5)))
     assert short.feasible
     assert short.certificate.status is Status.FEASIBLE
@@ -220,7 +225,7 @@ def test_megatrons_muon_keeps_whole_optimizer_states() -> None:
     plan = plan_of(llama_8b(2, workload=workload))
     assert {stage.zero_stage for stage in flat(plan).stages} == {0}
     asked = llama_8b(2, workload=workload)
-    sharded = predict_training(asked, plan_of(llama_8b(2)))
+    sharded = predict_training(asked, plan_of_llama_8b(2))
     assert check(sharded, asked) == ()
     assert Rule.LAUNCHER in {v.rule for v in check(sharded, asked, space_rules=SpaceRules.OF_ALL_PLANS)}
 

@@ -64,7 +64,7 @@ def of_other_degrees(plan: Plan) -> Iterator[Plan]:
     assert flat(plan).axes is not None and flat(plan).microbatch is not None
     axes, microbatch = flat(plan).axes, flat(plan).microbatch
     sequences = axes.dp * microbatch.size * microbatch.count
-    for other in (
+    others = (
         replace(axes, dp=axes.dp * axes.tp, tp=1, etp=None),
         replace(axes, dp=1, cp=axes.cp * axes.dp),
         replace(axes, dp=1),
@@ -72,8 +72,9 @@ def of_other_degrees(plan: Plan) -> Iterator[Plan]:
         replace(axes, tp=axes.tp * 2),
         replace(axes, cp=axes.cp * 2),
         axes,
-    ):
-        for size in (1, 2, microbatch.size):
+    )
+    for other in dict.fromkeys(others):
+        for size in sorted({1, 2, microbatch.size}):
             count = max(1, sequences // (other.dp * size))
             yield laid_out(with_fields(plan, microbatch=Microbatch(size, count)), other)
     for zero_stage in range(4):
