@@ -21,6 +21,7 @@ TABLES = (Path("../shared/data/training/measured.csv"), Path("../shared/data/tra
 SOURCES = Path("benchmarks/measured.sources.yaml")
 PAGE, PLOT = Path("docs/accuracy.md"), Path("docs/accuracy.svg")
 DECISIONS = Path("docs/decisions-accuracy.md")
+SERVED = Path("docs/decisions-serving.md")
 """The page with what our rule of choosing reaches, made by benchmarks/decisions.py."""
 
 WORKERS = 2
@@ -66,11 +67,15 @@ its own.
 
 What a user feels is not the mean error but the choice: does the plan start, and is it the best. In groups of measured plans
 that competed on one model and cluster, each source left out of the law of memory, plans are run in the order of our rule
-([decisions](decisions-accuracy.md) has the others, and what one run teaches):
+([decisions](decisions-accuracy.md) has the others, and what runs teach):
 
 DECISIONS
 ![Regret of the best plan found, and crashes, by trials](decisions-accuracy.svg)
 
+Among measured serving layouts, each deployment left out of the law of errors, the first of the trials is deployed
+([decisions](decisions-serving.md) has other rules):
+
+SERVED
 ## Sources left out
 
 What to expect of a run that nobody has measured: each source is predicted by constants and bands that were fitted to all
@@ -180,6 +185,7 @@ def main() -> None:
         f"| {constant.value} | {markdown_text(owner)} | {rate:.2f} |" for constant, owner, rate in found.constants.listed()
     )
     introduction = INTRODUCTION.replace("DECISIONS\n", aims_table(DECISIONS.read_text(encoding="utf-8")))
+    introduction = introduction.replace("SERVED\n", served_table(SERVED.read_text(encoding="utf-8")))
     parts = [
         introduction + left_out_tables(found) + "\n" + SPLIT + band_table(found) + "\n" + IN_SAMPLE + report_tables(in_sample),
         FITTED + "| constant | of | rate |\n|---|---|---:|\n" + constants,
@@ -198,6 +204,16 @@ def aims_table(page: str) -> str:
     lines = page.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("| ours, all groups"))
     return "\n".join([*lines[first : lines.index("", first)], "", ""])
+
+
+def served_table(page: str) -> str:
+    """Return what comes of the first of the trials, from the page of decisions among serving layouts: a row for each time."""
+    found = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| most expected worth")]
+    lines = ["| target of | missed (aim: at most 10%) | throughput that the others lose (6%) | after a second point (2%) |"]
+    lines.append("| --- | --- | --- | --- |")
+    for name, (_, _, broken, _, regret, _, second, _) in zip(("TPOT", "TTFT"), found, strict=True):
+        lines.append(f"| {name} | {broken} | {regret} | {second} |")
+    return "\n".join([*lines, "", ""])
 
 
 def _rows(paths: list[Path], sources: Sources) -> list[MeasuredRun]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +83,6 @@ def test_the_story_by_rest(solving: httpx.Client) -> None:
 
 
 def finished(client: httpx.Client, address: str) -> dict[str, Any]:
-    import time
-
     for _ in range(600):
         batch: dict[str, Any] = client.get(address).json()
         if batch["status"] != "running":
@@ -160,6 +162,67 @@ def test_a_run_is_stored_with_what_it_teaches_or_not_at_all(
     assert stored(settings) == (0, 0)
     assert cli(*options) == 0, cli.err
     assert stored(settings) == (1, 1)
+
+
+def test_nothing_is_lost_or_half_done_when_the_service_is_killed_between(
+    cli: Cli, settings: Settings, monkeypatch: Any
+) -> None:
+    """The story with the service killed in the middle of a report, and once more after it was answered."""
+    monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
+    asked = ASKED | {"cluster": {"catalog": "dgx-h100", "nodes": 1}}
+    request, plan = cli.write("request.json", asked), str(cli.folder / "plan.json")
+    assert cli("plan", request, "-o", plan, "--json") == 0, cli.err
+    first = cli.json()
+    run = {"plan": first["digest"], "outcome": "out_of_memory"}
+    with served(settings, KILLED) as (dying, process):
+        with pytest.raises(httpx.TransportError):
+            dying.post("/v1/runs", json=run)
+        assert process.wait(60) == 9
+    assert stored(settings) == (0, 0)
+    with served(settings, SERVED) as (client, process):
+        assert client.get(f"/v1/plans/{first['digest']}").status_code == 200
+        told = client.post("/v1/runs", json=run)
+        assert told.status_code == 201, told.text
+        process.kill()
+        process.wait(60)
+    assert stored(settings) == (1, 1)
+    # Who did not hear the answer reports again: it is the same run, and teaches nothing twice.
+    assert cli("observe", plan, "--out-of-memory") == 0, cli.err
+    assert stored(settings) == (1, 1)
+    assert cli("plan", request, "--json") == 0, cli.err
+    second = cli.json()
+    assert second["digest"] != first["digest"]
+    assert second["request"]["calibrations"][0]["memory"][0]["outcome"] == "ran-out"
+
+
+SERVED = "import sys; from meshwright.app.cli.main import main; sys.argv = ['meshwright', *sys.argv[1:]]; main()"
+
+
+@contextmanager
+def served(settings: Settings, program: str) -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
+    """A service in a process of its own, and a client; it is killed in the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = dict(os.environ) | {"MESHWRIGHT_AUTH": "off", "MESHWRIGHT_DATABASE_URL": settings.database_url}
+    command = [sys.executable, "-c", program, "serve", "--port", str(port), "--workers", "0"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
+            while not is_up(client):
+                assert process.poll() is None, "the service did not start"
+                time.sleep(0.05)
+            yield client, process
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def is_up(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def stored(settings: Settings) -> tuple[int, int]:
