@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, bindparam, func, insert, select, text
+from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, func, insert, select, text
 
 from meshwright.app.calibrations.run_keys import run_group
 from meshwright.app.db.dialects import in_utc
 from meshwright.app.db.engine import reading, writing
+from meshwright.app.db.quick_rows import QuickRows
 from meshwright.app.db.scope import TENANT, owned
 from meshwright.app.db.tables.calibrations import calibrations, plan_calibrations
 from meshwright.app.db.tables.metadata import DEFAULT_TENANT
@@ -132,10 +133,10 @@ class CalibrationRepository:
 
     def stale_uses(self, plan_digests: tuple[str, ...]) -> tuple[StaleUse, ...]:
         """Calibrations that these plans rest on and that a newer one, stored after the plan, replaces; in order of plans."""
+        rows = _STALE.find(self._engine, {"tenant": self._tenant, "digests": list(plan_digests)})
+        if not rows:
+            return ()
         with reading(self._engine) as connection:
-            rows = connection.execute(_STALE, {"tenant": self._tenant, "digests": plan_digests}).mappings().all()
-            if not rows:
-                return ()
             newest_ids = {row["newest_id"] for row in rows}
             by_id = select(calibrations.c.id, calibrations.c.name).where(calibrations.c.id.in_(newest_ids))
             names = {row.id: row.name for row in connection.execute(by_id)}
@@ -196,7 +197,7 @@ def _stale_uses() -> Select[Any]:
     return owned(query, plans, TENANT)
 
 
-_STALE = _stale_uses().where(plans.c.digest.in_(bindparam("digests", expanding=True)))
+_STALE = QuickRows(_stale_uses(), plans.c.digest, "digests")
 
 
 def _lock(connection: Connection) -> None:

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, RowMapping, bindparam, insert, select, update
+from sqlalchemy import Engine, RowMapping, insert, select, update
 
 from meshwright.app.db.dialects import in_utc
 from meshwright.app.db.engine import reading, writing
+from meshwright.app.db.quick_rows import QuickRows
 from meshwright.app.db.scope import owned
 from meshwright.app.db.tables.security import api_keys
 from meshwright.app.errors import KeyNotFoundError
 from meshwright.app.security.api_keys import ApiKey
 from meshwright.app.security.principal import Scope
 
-_FIND = select(api_keys).where(api_keys.c.prefix.in_(bindparam("prefixes", expanding=True)))
+_BY_PREFIX = QuickRows(select(api_keys), api_keys.c.prefix, "prefixes")
 
 
 class KeyRepository:
@@ -34,8 +35,7 @@ class KeyRepository:
 
     def find_all(self, prefixes: Sequence[str]) -> dict[str, ApiKey]:
         """The keys of these prefixes, as ``find``; a prefix without a key is left out."""
-        with reading(self.engine) as connection:
-            rows = connection.execute(_FIND, {"prefixes": list(prefixes)}).mappings().all()
+        rows = _BY_PREFIX.find(self.engine, {"prefixes": list(prefixes)})
         return {row["prefix"]: _key(row) for row in rows}
 
     def add(self, key: ApiKey) -> None:
