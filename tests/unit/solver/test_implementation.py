@@ -93,7 +93,10 @@ def test_the_launcher_picks_the_profile() -> None:
         Launcher.MEGATRON_LM: "megatron-core-0.20",
         Launcher.DEEPSPEED: "deepspeed-0.19",
         Launcher.TORCHTITAN: "torchtitan-0.3",
-    }
+        Launcher.PYTORCH: "torchtitan-0.3",
+    } | dict.fromkeys(
+        (Launcher.HF_TRAINER, Launcher.ACCELERATE, Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY), "hf-trainer"
+    )
     assert set(names) == set(TRAINERS)
     for launcher, name in names.items():
         assert launcher_implementation(Search(launcher=launcher)) == implementation_profile(name).implementation
