@@ -27,11 +27,8 @@ class ServiceProcess:
     environment: dict[str, str]
 
     def resident_bytes(self) -> int:
-        """Memory of the service: of its process and of those that it reads large bodies in, but not of workers (Linux).
-
-        Pages that several of them share count once.
-        """
-        return sum(_pss_bytes(pid) for pid in self._own())
+        """Memory of the service: of its process and of those that it reads large bodies in, but not of workers (Linux)."""
+        return service_bytes(self.process.pid)
 
     def processor_s(self) -> tuple[float, float]:
         """Return the seconds for which the service had a processor, and for which its process waited to get one (Linux).
@@ -43,27 +40,33 @@ class ServiceProcess:
             with suppress(OSError):
                 used, waited, _ = (thread / "schedstat").read_text().split()
                 used_ns, waited_ns = used_ns + int(used), waited_ns + int(waited)
-        others_s = sum(_processor_s(pid) for pid in self._own() if pid != self.process.pid)
+        others_s = sum(_processor_s(pid) for pid in _own(self.process.pid) if pid != self.process.pid)
         return used_ns / 1e9 + others_s, waited_ns / 1e9
-
-    def _own(self) -> list[int]:
-        """The service's process and its descendants, those of workers left out."""
-        own, looked_at = [], [self.process.pid]
-        while looked_at:
-            pid = looked_at.pop()
-            with suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                if b"worker" not in words:
-                    own.append(pid)
-                    tasks = Path(f"/proc/{pid}/task").iterdir()
-                    looked_at += [int(child) for task in tasks for child in (task / "children").read_text().split()]
-        return own
 
     def make_key(self, *scopes: str) -> str:
         """A new API key with these scopes."""
         options = [option for scope in scopes for option in ("--scope", scope)]
         command = [*MESHWRIGHT, "keys", "create", "benchmark", *options]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def service_bytes(pid: int) -> int:
+    """Memory of a service's process and of its descendants but workers; pages that several of them share count once (Linux)."""
+    return sum(_pss_bytes(each) for each in _own(pid))
+
+
+def _own(service: int) -> list[int]:
+    """The process of a service and its descendants, those of workers left out."""
+    own, looked_at = [], [service]
+    while looked_at:
+        pid = looked_at.pop()
+        with suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"worker" not in words:
+                own.append(pid)
+                tasks = Path(f"/proc/{pid}/task").iterdir()
+                looked_at += [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    return own
 
 
 def _pss_bytes(pid: int) -> int:

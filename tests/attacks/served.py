@@ -15,6 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks.service_process import service_bytes
+
 COMMAND = [sys.executable, "-c", "from meshwright.app.cli.main import main; main()"]
 
 
@@ -28,9 +30,8 @@ class Served:
     log: Path
 
     def memory_bytes(self) -> int:
-        """Resident memory of the service's process, its children left out."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        """Memory of the service's process and of those that it reads large bodies in, workers left out."""
+        return service_bytes(self.process.pid)
 
 
 @contextmanager
