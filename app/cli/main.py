@@ -26,6 +26,7 @@ cli = group_of(
     "meshwright",
     purpose="Plans how large models train and serve on a cluster, with a proof of how good the plan is.",
     exit_codes="Exit codes: 0 good, 1 no plan or a worse one, 2 bad input, 3 internal error.",
+    completes=True,
 )
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
@@ -42,7 +43,7 @@ def main() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        code = cli(standalone_mode=False)
+        code = cli(standalone_mode=False, prog_name="meshwright")
     except USAGE_ERROR as error:
         code = explain_usage(error)
     sys.exit(code)
@@ -55,9 +56,18 @@ def print_version(asked: bool) -> None:
         raise typer.Exit()
 
 
+def print_without_color(asked: bool) -> None:
+    """Have every console of this process, and of those that it starts, print without colours (https://no-color.org)."""
+    if asked:
+        os.environ["NO_COLOR"] = "1"
+
+
 @cli.callback()
 def options(
     with_traceback: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of every error.")] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", callback=print_without_color, help="Print without colours, as with NO_COLOR.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
     ] = False,

@@ -60,14 +60,15 @@ def output_folder_of_many(name: str) -> Path:
     return output_folder(name)
 
 
-def group_of(name: str, *, purpose: str, exit_codes: str | None = None) -> typer.Typer:
-    """A group of commands whose help is plain text and whose errors are shown without a traceback."""
+def group_of(name: str, *, purpose: str, exit_codes: str | None = None, completes: bool = False) -> typer.Typer:
+    """A group of commands whose help is plain text and whose errors are shown without a traceback. With ``completes`` it has
+    options that install and print the completion of its words in a shell."""
     return typer.Typer(
         name=name,
         help=purpose,
         epilog=exit_codes,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completes,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
     )

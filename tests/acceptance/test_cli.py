@@ -407,3 +407,26 @@ def test_serve_answers_and_stops_on_sigterm(tmp_path: Path) -> None:
     _, rest = process.communicate(timeout=30)
     assert process.returncode in (0, -signal.SIGTERM), rest
     assert b"Traceback" not in rest
+
+
+def test_the_shell_completes_names_of_launchers() -> None:
+    """The program answers what the script of --show-completion asks it: the words that may stand next."""
+    asked = {
+        **os.environ,
+        "COMP_WORDS": "meshwright export plan.json --to ",
+        "COMP_CWORD": "4",
+        "_MESHWRIGHT_COMPLETE": "complete_bash",
+    }
+    answered, _ = run(env=asked).communicate(timeout=60)
+    assert answered.decode().split() == [launcher.value for launcher in Launcher]
+
+
+def test_no_color_holds_for_every_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    request = cli.write("request.json", training())
+    cli("plan", request, "--no-store")
+    assert "\x1b[3" in cli.out or "\x1b[1;3" in cli.out
+    monkeypatch.setenv("NO_COLOR", "")
+    cli("--no-color", "plan", request, "--no-store")
+    assert "\x1b[3" not in cli.out and "\x1b[1;3" not in cli.out
