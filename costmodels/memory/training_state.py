@@ -101,7 +101,7 @@ def deepspeed_bf16_bytes(parameters: float) -> float:
     """Return the bytes that DeepSpeed's optimizer for bf16 weights with fp32 gradients holds beside these and its state.
 
     It sets 16-bit gradients to zero after each micro-batch and keeps them, and sums fp32 ones over ranks through a flat bucket
-    (clear_lp_grads of runtime/bf16_optimizer.py and buffered_allreduce_fallback of runtime/engine.py, releases 0.7 to 0.18).
+    (clear_lp_grads of runtime/bf16_optimizer.py and buffered_allreduce_fallback of runtime/engine.py, releases 0.7 to 0.19).
     """
     return parameters * DType.BF16.size_bytes + min(parameters, DEEPSPEED_BUCKET_ELEMENTS) * DType.FP32.size_bytes
 
@@ -109,7 +109,7 @@ def deepspeed_bf16_bytes(parameters: float) -> float:
 def deepspeed_copied_gradient_bytes(elements: float, *, own_elements: float) -> float:
     """Return the bytes of the fp64 copy that DeepSpeed's ZeRO makes of the gradient whose norm it takes: of a tensor of so many
     elements, as far as it lies in a rank's shard (g.data.double() in get_grad_norm_direct of runtime/zero/stage_1_and_2.py,
-    releases 0.5 to 0.18). No activation is as large, so the allocator finds no freed block for it."""
+    releases 0.5 to 0.19). No activation is as large, so the allocator finds no freed block for it."""
     return min(elements, own_elements) * FP64_BYTES
 
 

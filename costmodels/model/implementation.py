@@ -178,7 +178,8 @@ class StateBuffers(StrEnum):
 
     NONE = "none"
     DEEPSPEED_ZERO = "deepspeed-zero"
-    """DeepSpeed's ZeRO: fp32 gradients of a rank's shard, and the buckets in which gradients and weights travel."""
+    """DeepSpeed's ZeRO: fp32 gradients of a rank's shard, or 16-bit ones beside fp32 ones; the buckets in which gradients and
+    weights travel; and a copy of the largest gradient."""
 
 
 CONTEXT_BYTES = 512 * 2**20
