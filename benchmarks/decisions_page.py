@@ -38,12 +38,12 @@ the predicted one.
 """
 
 TRIED = """Tried for the first pick, with the same laws: the least of time and of the chance to run out times what a crash
-costs, weighed as a share of the step (a quarter to one step: the same picks; two: regret 4.1%; four: no crash, 4.15%); times
-drawn towards the mean of their group by how noisy each is, against the winner's curse (no crash, 4.3%, and 8.4% instead of
-3.0% in the groups that have one); of plans predicted within 2, 5 or 8% of the fastest the one least likely to run out (one
-crash, 4.3, 4.5 and 4.8%) or with most of its step in compute (4.3, 4.5 and 4.7%); a risk of 0.02 (no crash, 4.2%). Predicted
-order at the risk asked for stays. The one crash is a plan that is predicted to fill 82% of its device; of 14 groups a risk
-of 0.05 allows 0.7. What is left of regret is errors of times.
+costs, weighed as a share of the step (a quarter to two steps: regret 4.1%, four: 4.2%, each with one crash); times drawn
+towards the mean of their group by how noisy each is, against the winner's curse (no crash, 4.3%, and 9.7% instead of 4.1%
+in the groups that have one); of plans predicted within 2, 5 or 8% of the fastest the one least likely to run out (one
+crash, 4.4, 4.6 and 4.9%) or with most of its step in compute (4.3, 4.4 and 4.7%); a risk of 0.02 (one crash, 4.1%) or
+0.01 (none, 4.3%). Predicted order at the risk asked for stays. The one crash is a plan that is predicted to fill 81% of
+its device; of 14 groups a risk of 0.05 allows 0.7. What is left of regret is errors of times.
 """
 
 TRIED_OF_RUNS = """
