@@ -5,6 +5,7 @@ Modules marked ``both_databases`` run over SQLite and, where a cluster can be st
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +41,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let several workers share what they compile."""
+    """Let several workers share what they compile, and collect no garbage while tests are collected: nothing of them is."""
     if hasattr(config, "workerinput"):
         compile_in_turn()
+    if config.getoption("dist", "no") == "no":
+        gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave ten thousand tests and their modules out of every later search for garbage: it would walk through them all."""
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
