@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks import launchable_plans
 from meshwright.app.exporters import Export, export
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.offload import Offload
@@ -197,3 +199,14 @@ def test_a_strangers_name_stays_a_text() -> None:
         for file, key in (("sft.yaml", "model_name_or_path"), ("axolotl.yaml", "base_model")):
             if file in found.files:
                 assert yaml.safe_load(found.files[file])[key] == f"./{name}"
+
+
+def test_random_plans_of_the_search_are_exported_and_broken_ones_are_not() -> None:
+    """A few of `benchmarks.launchable_plans`, which has the launchers' own parsers read 300."""
+    draw = random.Random(1)
+    for case in launchable_plans.cases(Launcher.ACCELERATE, 4):
+        for launcher in FAMILY:
+            if not (launcher is Launcher.HF_TRAINER and flat(case[0]).stages[0].shard_ranks):
+                assert export(*case, launcher.value).command
+            with pytest.raises(ExportError):
+                export(*launchable_plans.broken(case, draw), launcher.value)

@@ -36,7 +36,7 @@ def answer(question):
 
 
 answers = []
-for question in json.loads(sys.argv[1]):
+for question in json.loads(sys.stdin.read()):
     try:
         answers.append(answer(question))
     except (Exception, SystemExit) as error:

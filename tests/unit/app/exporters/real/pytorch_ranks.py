@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch._dynamo  # which each rank would import by itself
 
-question = json.loads(sys.stdin.read() if sys.argv[1] == "-" else sys.argv[1])
+question = json.loads(sys.stdin.read())
 folder = Path(tempfile.mkdtemp())
 os.chdir(folder)
 sys.path.insert(0, str(folder))

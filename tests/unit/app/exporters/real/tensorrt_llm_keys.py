@@ -43,4 +43,4 @@ def wrong(document, keys, place=""):
     return found
 
 
-print("ANSWER" + json.dumps([wrong(yaml.safe_load(text), KEYS) for text in json.loads(sys.argv[1])]))
+print("ANSWER" + json.dumps([wrong(yaml.safe_load(text), KEYS) for text in json.loads(sys.stdin.read())]))
