@@ -39,6 +39,11 @@ SCRIPT_FLAGS = {
     "no-gradient-accumulation-fusion",
     "grad-reduce-in-bf16",
     "use-tp-pp-dp-mapping",
+    "norm-epsilon",
+    "rotary-base",
+    "rotary-percent",
+    "use-rope-scaling",
+    "rope-scaling-factor",
 }
 # Renamed by core_transformer_config_from_args.
 RENAMED = {"num-query-groups": "num_query_groups"}
