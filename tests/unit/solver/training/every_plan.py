@@ -274,6 +274,9 @@ def every_pipelining(request: TrainingRequest, pp: int, m: int) -> Iterator[Pipe
             continue
         if not request.model.is_chain and schedule not in OF_BRANCHES:
             continue
+        # PyTorch's own 1F1B wants as many micro-batches as stages.
+        if search.space is not Space.FREE and search.launcher == "torchtitan" and schedule.value == "1f1b" and m < pp:
+            continue
         if schedule is Schedule.DUALPIPE and (pp % 2 or m % 2):
             continue
         if schedule is Schedule.INTERLEAVED and m % pp:
