@@ -170,7 +170,8 @@ SCHEDULE = Addition(
             ),
         ),
         Piece(
-            "solver/verify/launchers.py", replaced(('schedules=("gpipe", "1f1b",', 'schedules=("gpipe", "standin", "1f1b",'))
+            "solver/verify/launchers.py",
+            replaced(('_OF_PYTORCH = ("gpipe", "1f1b",', '_OF_PYTORCH = ("gpipe", "standin", "1f1b",')),
         ),
         Piece("docs/request-format.md", replaced(("of `gpipe`, `1f1b`,", "of `gpipe`, `standin`, `1f1b`,"))),
     ),

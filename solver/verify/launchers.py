@@ -141,6 +141,9 @@ _OVER_ACCELERATE = TrainerLimits(
     offload_in_parts=False,
 )
 
+_OF_PYTORCH = ("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v")
+"""Schedules of torch.distributed.pipelining."""
+
 TRAINERS = {
     # Megatron-LM: the distributed optimizer is ZeRO-1; its FSDP (2 and 3) is taken without a pipeline.
     Launcher.MEGATRON_LM: TrainerLimits(
@@ -196,7 +199,7 @@ TRAINERS = {
         sequence_parallel=True,
         replicated_kv_heads=False,
         tied_with_pipeline=False,
-        schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
+        schedules=_OF_PYTORCH,
         few_microbatches=False,
         # FSDP over a mesh of two dims, which keeps weights after the forward pass or not.
         zero_in_parts=(2, 3),
@@ -214,7 +217,7 @@ TRAINERS = {
         sequence_parallel=True,
         replicated_kv_heads=False,
         tied_with_pipeline=False,
-        schedules=("gpipe", "1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"),
+        schedules=_OF_PYTORCH,
         zero_in_parts=(2, 3),
         host_state="together",
         few_microbatches=False,
