@@ -83,7 +83,7 @@ def test_a_measured_network_is_kept_and_named_by_plans(cli: Cli, tmp_path: Path)
     file, request = tmp_path / "fabric.json", tmp_path / "request.yaml"
     file.write_text(json.dumps(measurements(2)), encoding="utf-8")
     request.write_text(json.dumps(training(cluster=TWO_NODES)), encoding="utf-8")
-    assert cli("plan", str(request)) == 0
+    assert cli("plan", str(request), "--full") == 0
     assert "not measured, prior of infiniband" in " ".join(cli.out.split())
     assert cli("calibrate", "fabric", "--import", str(file), "--cluster", "2x8xH100", "--json") == 0
     assert (cli.json()["key"], cli.json()["version"]) == ("fabric.2x8xH100", 1)
