@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer, state_bytes_per_parameter
+from meshwright.costmodels.model.implementation import TrainedWeights
 from meshwright.costmodels.model.memory_law import MAX_RISK
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
@@ -15,6 +16,7 @@ from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.request_changes import Change, more_nodes, restrictions_lifted, rounded, searching, with_targets
+from meshwright.solver.training.space.implementation import implementation_of
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of a part of the state that may lie on the host; the best is searched."""
@@ -42,7 +44,40 @@ SMALLER_OPTIMIZERS = (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
 
 
 def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
-    """Yield ladders of changes, those that cost nothing first; memory that moves or shrinks helps where memory is short."""
+    """Yield ladders of changes, those that cost nothing first; memory that moves or shrinks helps where memory is short.
+
+    Left out are changes under which all devices together can't hold the state of training.
+    """
+    for ladder in _changes(request, reason):
+        yield tuple(each for each in ladder if isinstance(each.request, TrainingRequest) and _may_hold_state(each.request))
+
+
+def _may_hold_state(request: TrainingRequest) -> bool:
+    """Return False if weights and optimizer states, of every parameter once, exceed the memory of all devices.
+
+    No plan holds less of what is not on the host, however it is sharded. Gradients may be released: they are not counted.
+    """
+    workload, search = request.workload, request.search
+    optimizers = search.optimizers or (workload.optimizer,)
+    whole = [
+        state_bytes_per_parameter(
+            precision=workload.precision,
+            gradient_dtype=workload.gradient_dtype,
+            optimizer=optimizer,
+            zero_stage=MAX_ZERO_STAGE,
+            shards=1,
+        )
+        for optimizer in optimizers
+    ]
+    weights = (1.0 - max(search.offload_weights, default=0.0)) * whole[0].weights
+    states = (1.0 - max(search.offload_optimizer, default=0.0)) * min(each.optimizer for each in whole)
+    if implementation_of(workload, search).trained is TrainedWeights.ADAPTERS:
+        states = 0.0
+    held = sum(group.nodes * group.node.devices_per_node * group.node.device.memory_bytes for group in request.cluster.groups)
+    return request.model.parameters() * (weights + states) <= held
+
+
+def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
     is_target = reason.constraint.startswith("slo.")
     if is_target:
         yield (_reachable_target(request, reason),)

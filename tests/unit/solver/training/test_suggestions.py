@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwright.app.plans.examples import INFEASIBLE_REQUEST
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
@@ -17,6 +18,8 @@ from meshwright.solver.problem.choices import Improvements, Objective
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
 from meshwright.solver.request_changes import Change
 from meshwright.solver.suggestions import LEAST_GAIN, Work, solved_suggestions
+from meshwright.solver.training.report.changes import training_changes
+from tests.support.fakes import infeasible_plan
 from tests.unit.solver.training.full_space import larger
 from tests.unit.solver.training.instances import random_request
 
@@ -181,3 +184,15 @@ def test_a_target_that_is_suggested_is_no_looser_than_a_thousandth(seed: int) ->
         workload = short_of_time(seed).workload
         told = workload.global_batch * workload.seq_len / told
     assert plan.reason.need <= told <= plan.reason.need * 1.0011
+
+
+def test_changes_that_can_not_hold_the_state_are_left_out() -> None:
+    """405B keeps 14 bytes of each parameter: eight nodes of eight H100 have too little, whatever is sharded, twelve may do."""
+    request = resolve_request(INFEASIBLE_REQUEST, files=NoFiles())
+    assert isinstance(request, TrainingRequest)
+    reason = infeasible_plan(request).reason
+    assert reason is not None
+    left = [change.words for ladder in training_changes(request, reason) for change in ladder]
+    assert [words.split()[0] for words in left if "nodes of" in words] == ["12", "16"]
+    assert [words for words in left if "optimizer lie" in words or "gradients lie" in words] == []
+    assert [words for words in left if "weights lie" in words and "host" in words]
