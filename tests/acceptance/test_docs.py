@@ -161,17 +161,18 @@ def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyP
             stored = json.loads(Path("plan.json").read_text())["digest"][:19]
 
 
-def test_commands_of_the_cookbook_are_understood(cli: Cli) -> None:
+@pytest.mark.parametrize("name_of_page", ["cookbook.md", "tutorial.md"])
+def test_commands_to_begin_with_are_understood(name_of_page: str, cli: Cli) -> None:
     """Plans resolve to requests, and every command has the options that are named; solving is for the reader."""
     from typer.main import get_command
 
     from meshwright.app.cli.main import cli as program
 
     commands = get_command(program).commands  # type: ignore[attr-defined]
-    for line in "".join(blocks(page("cookbook.md"), "console")).splitlines():
+    for line in "".join(blocks(page(name_of_page), "console")).splitlines():
         name, *words = shlex.split(line.removeprefix("$ meshwright "))
         if name == "plan":
-            assert cli(name, *words, "--print-request") == EXIT_GOOD, (line, cli.err)
+            assert cli(name, *words, *() if "--print-request" in words else ("--print-request",)) == EXIT_GOOD, (line, cli.err)
             assert resolve_request(yaml.safe_load(cli.out), files=FilesBeside(cli.folder))
             continue
         command = commands[name]
