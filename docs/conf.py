@@ -1,4 +1,4 @@
-"""How Sphinx builds these pages: `.ci/docs` writes them to build/docs, with warnings as errors and nothing from another site."""
+"""How Sphinx builds these pages: `.ci/docs` writes build/docs, with warnings as errors and nothing from another site."""
 
 import tomllib
 from pathlib import Path
