@@ -9,13 +9,11 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.compute_bound import compute_bound_s
 from meshwright.solver.training.forms.joint_certificate import bounded_by
 from meshwright.solver.training.forms.table import FORMS
+from meshwright.solver.training.forms.uniform.best_part import best_part
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
-from meshwright.solver.training.report.anytime import NeverWorse, steps_of
-from meshwright.solver.training.report.device_counts import UNITS, search_sizes
-from meshwright.solver.training.report.plan_report import feasible_plan
+from meshwright.solver.training.report.anytime import NeverWorse
+from meshwright.solver.training.report.device_counts import UNITS
 from meshwright.solver.training.report.price_of_risk import with_price_of_risk
-from meshwright.solver.training.report.slo import slo_limit_s
-from meshwright.solver.training.report.sweep import swept_plans
 from meshwright.solver.training.space.forms_asked import forms_asked
 from meshwright.solver.training.space.stageable import check_stageable
 
@@ -38,10 +36,9 @@ def plan_training(request: TrainingRequest, *, stop: Stop, progress: OnProgress)
 
 def _best_plan(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     if request.objective in UNITS:
-        sized = search_sizes(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=progress)
-        if sized is not None:
-            swept = swept_plans(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=steps_of(progress))
-            return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
+        on_part = best_part(request, stop=stop, progress=progress)
+        if on_part is not None:
+            return on_part
     asked = [form for form in FORMS if form.form in forms_asked(request)]
     floor_s = compute_bound_s(request)
     told = NeverWorse(progress, floor_s, alone=len(asked) == 1 and not other_arrangements(request))

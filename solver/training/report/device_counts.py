@@ -177,6 +177,11 @@ def _step_limit_s(sized: TrainingRequest, best_value: float) -> float:
     return best_value / a_second if sized.objective is Objective.COST and a_second else math.inf
 
 
+def unproven(request: TrainingRequest, value: float) -> Certificate:
+    """The certificate of a part of the cluster that was chosen among some plans only."""
+    return _certificate(UNITS[request.objective], value, proven=False)
+
+
 def _certificate(unit: str, value: float, *, proven: bool) -> Certificate:
     """A choice of size is proven when the search of every size before it was; otherwise only one device is certain."""
     bound = value if proven else (1.0 if unit == UNITS[Objective.DEVICES] else 0.0)

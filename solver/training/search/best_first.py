@@ -82,7 +82,7 @@ def search(
     With a ``reach`` it goes on when the best is proven, for one plan of each kind that is worth that share more at most.
     ``bundled`` bounds members of a chain in arrays in any space, not in the free one alone: faster, with fewer alternatives.
     """
-    state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin, reach, limit, bundled)
+    state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin, reach, limit, bundled, stop)
     told: Solved | None = None
     with costs.stopped_by(stop):
         while state.heap and not state.is_over(limit) and not stop():
@@ -110,6 +110,11 @@ class _Unpriced:
     index: int
 
 
+@dataclass(frozen=True)
+class _Unlisted:
+    """The families that were not listed before the search was to stop: nothing is known of them."""
+
+
 class _Search:
     """The heap of open nodes, and what was found so far."""
 
@@ -123,6 +128,7 @@ class _Search:
         reach: float,
         limit: float,
         bundled: bool,
+        stop: Stop,
     ):
         self.reach = reach
         self.costs = costs
@@ -143,6 +149,9 @@ class _Search:
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
         for family in families(request):
+            if stop():
+                self._push(0.0, _Unlisted())
+                break
             self.result.n_candidates += family.n_candidates
             index = next(self._order)
             self._push(aim.launch_bound(family), _Unpriced(family, index), index)
@@ -169,6 +178,8 @@ class _Search:
     def take(self, bound: float, node: _Node) -> None:
         """Put what follows from an open node in its place. Raises SearchStopped."""
         match node:
+            case _Unlisted():
+                raise SearchStopped
             case _Unpriced():
                 self.price_family(node)
             case Family():
@@ -331,7 +342,7 @@ class _Search:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved
 
 
-_Node = _Unpriced | Family | Bundle | Entries | Pending | ChunkChoices | Member
+_Node = _Unlisted | _Unpriced | Family | Bundle | Entries | Pending | ChunkChoices | Member
 
 
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:

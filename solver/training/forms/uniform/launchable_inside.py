@@ -1,8 +1,9 @@
 """The launchable plans that a search of the free space begins with, so that more freedom is never a worse answer.
 
-Every launchable plan is one of the free space. The best one of each launcher is priced again with the free space's kernels; the
-search of the free space keeps it until it has a better one. Where those kernels are slower, as where a launcher's host takes
-less, or where the launcher fills up dims that do not divide, the plan is kept as it is, under a bound that holds for both.
+Every launchable plan is one of the free space. A plan of simple shape comes first, within a second or two; then the best one of
+each launcher is priced again with the free space's kernels; the search of the free space keeps it until it has a better one.
+Where those kernels are slower, as where a launcher's host takes less, or where the launcher fills up dims that do not divide,
+the plan is kept as it is, under a bound that holds for both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.layouts import Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats, Status
@@ -60,15 +62,49 @@ def launchable_inside(
 
     ``costs`` are those of the free space.
     """
-    best: Plan | None = None
     floor_s, bound_s = compute_bound_s(request), math.inf
+    simple = _of_simple_shape(request, slo_limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=progress)
+    best: Plan | None = None
+    # Launchers are searched as if no simple plan were known: what a finished search answers does not depend on it.
     for launcher in _launchers(request.search.launcher):
-        limit_s = slo_limit_s if best is None else min(slo_limit_s, best.certificate.objective or math.inf)
-        found, proven_s = _best_of(request, launcher, limit_s=limit_s, floor_s=floor_s, stop=stop, progress=progress)
+        limit_s = min(slo_limit_s, _step_s(best))
+        part = launchable_part(request.search, launcher)
+        found, proven_s = _best_of(request, part, limit_s=limit_s, floor_s=floor_s, stop=stop, progress=progress)
         best, bound_s = found or best, min(bound_s, max(floor_s, proven_s))
-    if best is None or best.certificate.objective is None:
+    if _step_s(best) > _step_s(simple) * (1 + RELATIVE_TIE):
+        best = simple
+    if best is None:
         return None
-    return Inside(best, _as_free(request, costs, best), min(bound_s, best.certificate.objective))
+    return Inside(best, _as_free(request, costs, best), min(bound_s, _step_s(best)))
+
+
+def _step_s(plan: Plan | None) -> float:
+    return math.inf if plan is None or plan.certificate.objective is None else plan.certificate.objective
+
+
+def _of_simple_shape(
+    request: TrainingRequest, *, slo_limit_s: float, floor_s: float, stop: Stop, progress: OnProgress
+) -> Plan | None:
+    """The best of the `simple_parts` of the first launcher that has a plan there."""
+    for part in simple_parts(request.search):
+        plan, _ = _best_of(request, part, limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=progress)
+        if plan is not None:
+            # A search that ends with its first plan has not told of it.
+            _tell(progress, plan)
+            return plan
+    return None
+
+
+def _tell(listener: OnProgress, plan: Plan) -> None:
+    listener(Progress(1, 1, _step_s(plan), plan.certificate.bound, "a plan of simple shape", lambda: plan))
+
+
+def simple_parts(search: Search) -> Iterator[Search]:
+    """The part of a search that each launcher runs, its own first, where micro-batches and schedules that are open are closed:
+    one sequence, and 1F1B. It is searched in about a second."""
+    few = replace(search, microbatch=search.microbatch or (1,), schedules=search.schedules or (Schedule.ONE_F_ONE_B,))
+    for launcher in _launchers(search.launcher):
+        yield launchable_part(few, launcher)
 
 
 def _launchers(first: Launcher) -> Iterator[Launcher]:
@@ -99,10 +135,10 @@ def launchable_part(search: Search, launcher: Launcher) -> Search:
 
 
 def _best_of(
-    request: TrainingRequest, launcher: Launcher, *, limit_s: float, floor_s: float, stop: Stop, progress: OnProgress
+    request: TrainingRequest, part: Search, *, limit_s: float, floor_s: float, stop: Stop, progress: OnProgress
 ) -> tuple[Plan | None, float]:
-    """The best plan of one launcher within ``limit_s``, with a bound of the free space, and the launcher's own bound."""
-    inside = replace(request, search=launchable_part(request.search, launcher))
+    """The best plan of a launchable part within ``limit_s``, with a bound of the free space, and the part's own bound."""
+    inside = replace(request, search=part)
     costs = TrainingCosts(inside)
 
     def described(found: SearchResult) -> Plan | None:
@@ -172,8 +208,17 @@ def certified(inside: Inside, free: SearchResult) -> Plan:
 
 def begins_with_launchable(request: TrainingRequest) -> bool:
     """Return True if the search of a request begins with launchable plans: its space is free and large."""
-    if request.search.space is not Space.FREE or request.objective in UNITS:
-        return False
+    return request.search.space is Space.FREE and request.objective not in UNITS and has_many(request)
+
+
+def has_many(request: TrainingRequest) -> bool:
+    """Return True if the space of a request has more candidates than are searched in seconds."""
+    # Cuts of sequences take long to balance: most requests have enough candidates without them.
+    whole = replace(request, search=replace(request.search, token_slices=()))
+    return any(_counts_many(asked) for asked in ((whole,) if whole == request else (whole, request)))
+
+
+def _counts_many(request: TrainingRequest) -> bool:
     n_candidates = 0
     for family in families(request):
         n_candidates += family.n_candidates

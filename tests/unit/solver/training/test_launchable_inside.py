@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -10,8 +10,9 @@ from meshwright.app.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Schedule
-from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import BatchShares, Gradients, Launcher, Space, StageDegrees
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import Progress, ignore_progress, never_stop
+from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Launcher, Objective, Space, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -19,10 +20,13 @@ from meshwright.solver.training.forms.uniform.launchable_inside import (
     begins_with_launchable,
     launchable_inside,
     launchable_part,
+    simple_parts,
 )
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.near import best_near
 from meshwright.solver.training.search.search_result import SearchResult, Solved
+from meshwright.solver.verify import check
 from tests.unit.solver.training.instances import random_request
 
 SEEDS = [seed for seed in range(40) if random_request(seed).search.space is Space.FREE][:8]
@@ -81,6 +85,67 @@ def test_a_restricted_search_of_a_mixed_cluster_begins_with_launchable_plans() -
     assert begins_with_launchable(asked)
     assert not begins_with_launchable(replace(asked, search=replace(search, dp=(16,), microbatch=(1,))))
     assert not begins_with_launchable(replace(asked, search=launchable_part(search, Launcher.MEGATRON_LM)))
+
+
+def wide_request(**opened: object) -> TrainingRequest:
+    """A request whose free space takes minutes: a plan of simple shape is found in a second."""
+    cluster = Cluster((NodeGroup("nodes", node_type("dgx-h100"), 4),))
+    search = Search(space=Space.FREE, **opened)  # type: ignore[arg-type]
+    return TrainingRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", 256, 8192), search=search)
+
+
+@dataclass
+class Asked:
+    """Ends a search when it was asked so often whether it is to end, so that a test takes as many steps on any machine."""
+
+    left: int
+
+    def __call__(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        {},
+        {"stage_degrees": StageDegrees.ANY},
+        {"token_slices": (1, 2, 4)},
+        {"offload_optimizer": (0.0, 0.5, 1.0), "gradients": tuple(Gradients)},
+        {"stage_degrees": StageDegrees.ANY, "group_order": GroupOrder.ANY, "schedules": (Schedule.ONE_F_ONE_B,)},
+    ],
+)
+def test_a_wide_search_that_is_stopped_early_has_a_plan(opened: dict[str, object]) -> None:
+    request = wide_request(**opened)
+    told: list[Progress] = []
+    plan = plan_training(request, stop=Asked(500), progress=told.append)
+    assert plan.certificate.status is Status.FEASIBLE and check(plan, request) == ()
+    assert plan.certificate.objective is not None and plan.certificate.bound is not None
+    assert 0.0 < plan.certificate.bound < plan.certificate.objective
+    assert next(moment.best for moment in told if moment.best is not None) >= plan.certificate.objective
+
+
+@pytest.mark.parametrize("objective", [Objective.DEVICES, Objective.COST, Objective.ENERGY])
+def test_a_wide_search_for_a_part_of_the_cluster_that_is_stopped_early_has_a_plan(objective: Objective) -> None:
+    request = replace(wide_request(), objective=objective)
+    plan = plan_training(request, stop=Asked(500), progress=ignore_progress)
+    assert plan.certificate.status is Status.FEASIBLE and check(plan, request) == ()
+    assert plan.certificate.objective is not None and plan.certificate.bound is not None
+    assert plan.certificate.bound <= plan.certificate.objective
+
+
+def test_a_search_that_is_stopped_while_it_lists_its_candidates_proves_nothing_of_the_rest() -> None:
+    request = wide_request()
+    found = search(request, TrainingCosts(request), stop=Asked(3), progress=ignore_progress, floor=0.25)
+    assert found.best is None and not found.complete and found.bound == 0.25
+
+
+def test_simple_parts_keep_what_the_request_restricts() -> None:
+    asked = Search(space=Space.FREE, microbatch=(2,), schedules=(Schedule.GPIPE,), dp=(4,), launcher=Launcher.TORCHTITAN)
+    first, *others = simple_parts(asked)
+    assert first == Search(launcher=Launcher.TORCHTITAN, microbatch=(2,), schedules=(Schedule.GPIPE,), dp=(4,))
+    assert others and all(part.launcher is not Launcher.TORCHTITAN for part in others)
+    assert next(simple_parts(Search(space=Space.FREE))).microbatch == (1,)
 
 
 def test_choices_that_no_launcher_has_are_closed_in_the_launchable_part() -> None:
