@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +106,7 @@ class _Fit:
         return self.unbiased * math.exp(level) / len(means)
 
 
-@lru_cache
+@cache
 def _fit(sections: int) -> _Fit | None:
     """The fit for a number of sections; None for too few."""
     pairs = min(_PAIRS, (sections - 1) // 4)

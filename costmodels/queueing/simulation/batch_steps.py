@@ -24,10 +24,12 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     KV_USED,
     MISSED_TPOT,
     RUNNING,
+    Cell,
     Limits,
     Tables,
     decode_attention_s,
     evict_until_round_fits,
+    grid_cell,
     prompts_apart,
     take_prompts,
 )
@@ -71,16 +73,22 @@ def form_step(  # type: ignore[no-untyped-def]
 
 @compiled
 def work_s(
-    tables: Tables, slots: RecordArray, kind: int, slot: int, decoding: int, prompt_tokens: int, attention_s: float
+    tables: Tables, slots: RecordArray, kind: int, slot: int, decoding: int, prompt_tokens: int, attention_s: float, cell: Cell
 ) -> float:
-    """Time that a kind of stage works on the step that a slot has formed."""
+    """Time that a kind of stage works on the step that a slot has formed; ``cell`` is that of decode attention."""
     tokens, logits = prompt_tokens + decoding * tables.query_tokens, decoding + slots[slot].n_finishing
     step_s = tables.tokens_s[kind, tokens] + tables.logits_s[kind, logits] + attention_s
     if decoding > 0:
-        step_s += decode_attention_s(tables, kind, decoding, slots[slot].kv_sum / decoding)
+        step_s += decode_attention_s(tables, kind, decoding, cell)
     if prompt_tokens > 0:
         step_s = max(step_s + tables.prefill_launch_s[kind], tables.least_prompt_s[kind])
     return step_s  # type: ignore[no-any-return]
+
+
+@compiled
+def step_cell(tables: Tables, slots: RecordArray, slot: int, decoding: int):  # type: ignore[no-untyped-def]
+    """Place in the table of decode attention of the step that a slot has formed; any where nobody decodes."""
+    return grid_cell(tables.kv_grid, slots[slot].kv_sum / decoding) if decoding > 0 else (0, 0.0)
 
 
 @compiled

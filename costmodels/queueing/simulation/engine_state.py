@@ -26,7 +26,15 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile a function that only works on arrays it is given, without counting references to them: most of its time."""
+    """Compile a function that only works on arrays it is given into each function that calls it, without counting references.
+
+    A call passes every array as some ten numbers, and there are several calls an event: two thirds of a simulation's time.
+    """
+    return njit(_nrt=False, forceinline=True)(function)  # type: ignore[call-overload, no-any-return]
+
+
+def compiled_whole(function: _Function) -> _Function:
+    """Compile a function that holds a whole simulation: the same, but a call of its own, in which no references are counted."""
     return njit(_nrt=False)(function)  # type: ignore[call-overload, no-any-return]
 
 

@@ -13,7 +13,7 @@ from meshwright.costmodels.queueing.simulation import (
     pipeline_coasting,
     step_forming,
 )
-from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, work_s
+from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, step_cell, work_s
 from meshwright.costmodels.queueing.simulation.coasting import coast
 from meshwright.costmodels.queueing.simulation.engine_state import (
     NOBODY,
@@ -23,6 +23,7 @@ from meshwright.costmodels.queueing.simulation.engine_state import (
     Stages,
     busiest,
     compiled,
+    compiled_whole,
     pass_stages,
     source_digest,
     worked_on_average,
@@ -69,7 +70,7 @@ def _compiled(sources: str):  # type: ignore[no-untyped-def]
     return run
 
 
-@compiled
+@compiled_whole
 def _run(  # type: ignore[no-untyped-def]
     tables: Tables,
     limits: Limits,
@@ -187,9 +188,12 @@ def _start_any_step(
 ) -> int:
     """Form a step for the first idle slot, from ``turn`` on, that has something to do, and send it through the pipeline;
     returns the slot or NOBODY."""
+    somebody_waits = _somebody_waits(requests, counters, now)
     for k in range(len(slots)):
-        slot = (turn + k) % len(slots)
+        slot = turn + k if turn + k < len(slots) else turn + k - len(slots)
         if slots[slot].in_flight == 1:
+            continue
+        if not somebody_waits and slots[slot].decoding == 0 and slots[slot].queue_length == 0:
             continue
         decoding, prompt_tokens = form_step(
             tables, limits, requests, slots, lists, slot, counters, evicted, stages.attention_s, now, False
@@ -203,12 +207,21 @@ def _start_any_step(
 
 
 @compiled
+def _somebody_waits(requests: RecordArray, counters: IntArray, now: float) -> bool:
+    """Return True if a request has come that no slot has taken, or taken and lost."""
+    if counters[EVICTED] > 0:
+        return True
+    return counters[NEXT_NEW] < counters[KNOWN] and requests[counters[NEXT_NEW]].arrival_s <= now  # type: ignore[no-any-return]
+
+
+@compiled
 def through_pipeline(
     tables: Tables, slots: RecordArray, stages: Stages, slot: int, decoding: int, prompt_tokens: int, now: float
 ) -> float:
     """Send the slot's step through the pipeline; returns when it leaves the last stage."""
+    cell = step_cell(tables, slots, slot, decoding)
     for kind in range(len(stages.step_s)):
-        stages.step_s[kind] = work_s(tables, slots, kind, slot, decoding, prompt_tokens, stages.attention_s[kind])
+        stages.step_s[kind] = work_s(tables, slots, kind, slot, decoding, prompt_tokens, stages.attention_s[kind], cell)
     return pass_stages(stages, tables.kinds, now)
 
 

@@ -13,7 +13,7 @@ from meshwright.costmodels.queueing.simulation import (
     missed_targets,
     step_forming,
 )
-from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, work_s
+from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, step_cell, work_s
 from meshwright.costmodels.queueing.simulation.engine_state import (
     NOBODY,
     FloatArray,
@@ -21,6 +21,7 @@ from meshwright.costmodels.queueing.simulation.engine_state import (
     Lists,
     RecordArray,
     compiled,
+    compiled_whole,
     source_digest,
 )
 from meshwright.costmodels.queueing.simulation.event_loop import EVENTS_BETWEEN_LOOKS
@@ -71,7 +72,7 @@ def _compiled(sources: str):  # type: ignore[no-untyped-def]
     return run_groups
 
 
-@compiled
+@compiled_whole
 def _run(  # type: ignore[no-untyped-def]
     tables: Tables,
     joint: Joint,
@@ -175,7 +176,8 @@ def _start_step(
         running += counters[group, RUNNING]
         if decoding + prompt_tokens > 0:
             slots[group].in_flight = 1
-            own_s = work_s(tables, slots, 0, group, decoding, prompt_tokens, attention_s[0])
+            cell = step_cell(tables, slots, group, decoding)
+            own_s = work_s(tables, slots, 0, group, decoding, prompt_tokens, attention_s[0], cell)
             tokens = decoding * tables.query_tokens + prompt_tokens
             total, fullest, slowest_s = total + tokens, max(fullest, tokens), max(slowest_s, own_s)
             if prompt_tokens > 0:

@@ -14,7 +14,14 @@ from meshwright.costmodels.queueing.simulation.engine_state import (
     compiled,
     pass_stages,
 )
-from meshwright.costmodels.queueing.simulation.step_forming import ADMIT_UNTIL_FULL, KV_USED, Limits, Tables, decode_attention_s
+from meshwright.costmodels.queueing.simulation.step_forming import (
+    ADMIT_UNTIL_FULL,
+    KV_USED,
+    Limits,
+    Tables,
+    decode_attention_s,
+    grid_cell,
+)
 
 
 @compiled
@@ -79,10 +86,10 @@ def _start_round(tables: Tables, slots: RecordArray, stages: Stages, slot: int, 
     """Send a step that gives each sequence of a slot a token through the pipeline."""
     decoding = slots[slot].decoding
     slots[slot].kv_sum += decoding
-    kv_tokens = slots[slot].kv_sum / decoding
+    cell = grid_cell(tables.kv_grid, slots[slot].kv_sum / decoding)
     for kind in range(len(stages.step_s)):
         linear_s = tables.tokens_s[kind, decoding * tables.query_tokens] + tables.logits_s[kind, decoding]
-        stages.step_s[kind] = linear_s + decode_attention_s(tables, kind, decoding, kv_tokens)
+        stages.step_s[kind] = linear_s + decode_attention_s(tables, kind, decoding, cell)
     end = pass_stages(stages, tables.kinds, now)
     slots[slot].n_finishing = 0
     slots[slot].decodes = 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +63,10 @@ _SCHEDULING_CODES = {
     Scheduling.PREFILL_FIRST: PREFILL_ONLY,
     Scheduling.CHUNKS_FIRST: CHUNKS_ONLY,
 }
+
+
+_KEPT_TABLES = 8
+"""Engines whose tables are kept as the compiled simulation takes them: several simulations of one come after another."""
 
 
 class Admission(StrEnum):
@@ -205,6 +210,7 @@ def _joint(times: GroupTimes) -> Joint:
     )
 
 
+@lru_cache(maxsize=_KEPT_TABLES)
 def tables_of(times: StepTimes) -> Tables:
     """The tables as the compiled simulation takes them: one for each kind of stage."""
     first, kinds = times.kinds

@@ -26,6 +26,10 @@ KNOWN, ARRIVED, NEXT_NEW, EVICTED, KV_USED, COMPLETED, MISSED_TTFT, MISSED_TPOT,
 COUNTERS = 12
 
 
+Cell = tuple[int, float]
+"""Cell of a grid, and where in it (0 to 1)."""
+
+
 class Tables(NamedTuple):
     """The arrays of StepTimes, of each kind of stage; ``kinds`` are those of the stages, ``query_tokens`` a sequence's."""
 
@@ -96,8 +100,7 @@ def take_chunk(
     """Take what fits of the first prompt in a slot's queue into the step; returns how many tokens."""
     request = lists.queue[slot, slots[slot].queue_first]
     chunk = min(requests[request].to_prefill - requests[request].prefilled, budget)
-    for kind in range(len(attention_s)):
-        attention_s[kind] += _prefill_attention_s(tables, kind, chunk, requests[request].prefilled)
+    _add_prefill_attention(tables, attention_s, chunk, requests[request].prefilled)
     requests[request].prefilled += chunk
     if requests[request].prefilled == requests[request].to_prefill:
         slots[slot].queue_first = (slots[slot].queue_first + 1) % lists.queue.shape[1]
@@ -183,22 +186,23 @@ def evict_until_round_fits(
 
 
 @compiled
-def decode_attention_s(tables: Tables, kind: int, sequences: int, kv_tokens: float) -> float:
-    """Decode attention of sequences that hold kv_tokens tokens each on average."""
-    j, fraction = grid_cell(tables.kv_grid, kv_tokens)
-    row = tables.decode_s[kind, sequences]
-    return row[j] * (1.0 - fraction) + row[j + 1] * fraction  # type: ignore[no-any-return]
+def decode_attention_s(tables: Tables, kind: int, sequences: int, cell: Cell) -> float:
+    """Decode attention of sequences on a kind of stage; ``cell`` is that of the tokens that they hold on average."""
+    j, fraction = cell
+    return tables.decode_s[kind, sequences, j] * (1.0 - fraction) + tables.decode_s[kind, sequences, j + 1] * fraction  # type: ignore[no-any-return]
 
 
 @compiled
-def _prefill_attention_s(tables: Tables, kind: int, query_tokens: int, prefix_tokens: int) -> float:
+def _add_prefill_attention(tables: Tables, attention_s: FloatArray, query_tokens: int, prefix_tokens: int) -> None:
+    """Add the attention of a chunk to the time of each kind of stage."""
     i, fi = grid_cell(tables.query_grid, query_tokens)
     j, fj = grid_cell(tables.prefix_grid, prefix_tokens)
-    table = tables.prefill_s_per_pair[kind]
-    low = table[i, j] * (1.0 - fj) + table[i, j + 1] * fj
-    high = table[i + 1, j] * (1.0 - fj) + table[i + 1, j + 1] * fj
     pairs = query_tokens * (prefix_tokens + (query_tokens + 1) / 2)
-    return (low * (1.0 - fi) + high * fi) * pairs  # type: ignore[no-any-return]
+    for kind in range(len(attention_s)):
+        table = tables.prefill_s_per_pair[kind]
+        low = table[i, j] * (1.0 - fj) + table[i, j + 1] * fj
+        high = table[i + 1, j] * (1.0 - fj) + table[i + 1, j + 1] * fj
+        attention_s[kind] += (low * (1.0 - fi) + high * fi) * pairs
 
 
 @compiled

@@ -11,7 +11,7 @@ from meshwright.costmodels.queueing.simulation.engine_state import (
     IntArray,
     RecordArray,
     busiest,
-    compiled,
+    compiled_whole,
     source_digest,
     worked_on_average,
 )
@@ -57,7 +57,7 @@ def _compiled(sources: str):  # type: ignore[no-untyped-def]
     return run
 
 
-@compiled
+@compiled_whole
 def _run(  # type: ignore[no-untyped-def]
     prefill: Half,
     decode: Half,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Scheduling
 from meshwright.costmodels.queueing.statistics import Percentile
@@ -16,7 +17,7 @@ EngineKey = tuple[str | int, ...]
 CandidateKey = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Candidate:
     """An engine with the batch limits of each of its attention groups; replicas and rate come later."""
 
@@ -24,12 +25,12 @@ class Candidate:
     step_tokens: int
     sequences: int
 
-    @property
+    @cached_property
     def key(self) -> CandidateKey:
         """The key that tells the candidates of a request apart; also their canonical order."""
         return *self.engine.key, self.step_tokens, self.sequences
 
-    @property
+    @cached_property
     def limits(self) -> BatchLimits:
         """Limits as the queueing model wants them."""
         kv_tokens = self.engine.kv_tokens(step_tokens=self.step_tokens, sequences=self.sequences)
