@@ -60,7 +60,7 @@ class Engine:
     work: ModelWork
     precision: ServingPrecision
     speculation: Speculation | None = None
-    _kv_tokens: dict[tuple[int, int], int] = field(default_factory=dict)
+    _kv_tokens: dict[tuple[int, int], int] = field(default_factory=dict, init=False)
 
     @cached_property
     def times(self) -> StepTimes:

@@ -175,4 +175,4 @@ def can_switch(layout: Layout) -> bool:
 
 def _with_overhead(engine: Engine, overhead_bytes: float) -> Engine:
     """The engine with other overhead; its tables are made once for all."""
-    return replace(engine, overhead_bytes=overhead_bytes, tables=lambda: engine.times, _kv_tokens={})
+    return replace(engine, overhead_bytes=overhead_bytes, tables=lambda: engine.times)

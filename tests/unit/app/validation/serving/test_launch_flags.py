@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from meshwright.app.launch_flags.serving import LaunchFlags
 from meshwright.app.validation.serving.degrees import Workers, flags_of
 from meshwright.app.validation.serving.deployment import deployment
 from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import default_constants, replay
+from meshwright.app.validation.serving.replay import default_constants, replay, simulated_engine
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.units import DType
@@ -98,3 +99,12 @@ def test_fewer_sequences_at_once_wait_longer(tmp_path: Path) -> None:
 def test_a_command_takes_the_place_of_what_is_assumed(tmp_path: Path) -> None:
     found = deployment(point(tmp_path, launch="vllm serve x --max-num-batched-tokens 2048 --kv-cache-dtype fp8").run)
     assert (found.step_tokens, found.kv_dtype) == (2048, DType.FP8)
+
+
+def test_engines_of_rows_with_another_share_of_memory_hold_another_cache(tmp_path: Path) -> None:
+    engine = simulated_engine(deployment(point(tmp_path).run))
+    limits = {"step_tokens": 8192, "sequences": 64}
+    whole = engine.kv_tokens(**limits)
+    less = replace(engine, memory_share=0.9 * engine.memory_share)
+    assert 0 < less.kv_tokens(**limits) < whole
+    assert engine.kv_tokens(**limits) == whole
