@@ -38,6 +38,9 @@ refused with the nearest name, unless the request says `assume_decoder` (`--assu
 is read as a decoder of Llama's layers with the sizes and the experts that it names, and the model's
 name says so. What such a file does not name (norms of queries and keys, biases, layers that are no
 attention) is missing from parameters and work.
+
+A classifier of any decoder is read under its `...ForSequenceClassification`: the head then has a row
+for each of `num_labels` (or `id2label`), and no vocabulary.
 """
 
 NESTED = """Models of text and images, by the kind of their text decoder, which is what is planned: the vision

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from meshwright.app.importers.parts import Bias, NormKind
-from meshwright.costmodels.model.dims import HIDDEN
+from meshwright.costmodels.model.dims import HIDDEN, VOCAB
 from meshwright.costmodels.model.operators import Operator, Tensor
 
 
@@ -128,9 +128,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class ClassHead:
-    """Final norm and a classifier of the first token; its classes are the vocabulary."""
+    """Final norm and a classifier of one token into the classes of ``dim``: the vocabulary, or labels beside one."""
 
-    norm: NormKind
+    norm: NormKind | None
+    bias: Bias = Bias.ADDED
+    dim: str = VOCAB
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,15 @@ class ConfigFields:
         """true or false; null is false."""
         return self._entry(name)[1] is not None and self.flag(name)
 
+    def optional_number(self, name: str) -> float | None:
+        """A number from 0 to MAX_FIELD, or None for null."""
+        key, value = self._entry(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_FIELD:
+            raise self._wrong_type(key, value, f"a number from 0 to {MAX_FIELD}")
+        return float(value)
+
     def text(self, name: str) -> str:
         """A string."""
         key, value = self._entry(name)

@@ -112,12 +112,14 @@ def _convolution(name: str, source: Tensor, target: Tensor, kernel: tuple[str, .
 
 
 def _class_block(head: ClassHead) -> Block:
-    stream = activation(RESIDUAL, HIDDEN)
-    final_norm = norm("final_norm", head.norm, source=stream, target="final_normed")
-    pooled, logits = Tensor("pooled", (BATCH, HIDDEN)), Tensor("logits", (BATCH, VOCAB))
-    pool = Operator("pool", OperatorKind.ELEMENTWISE, inputs=final_norm.outputs, outputs=(pooled,))
-    classify = projection("classify", source=pooled, outputs=(logits,), suffixes=("_class",), bias=Bias.ADDED)
-    return Block("head", (final_norm, pool, classify, _loss(logits)), output="loss")
+    stream, steps = activation(RESIDUAL, HIDDEN), []
+    if head.norm is not None:
+        steps.append(norm("final_norm", head.norm, source=stream, target="final_normed"))
+        stream = steps[-1].outputs[0]
+    pooled, logits = Tensor("pooled", (BATCH, HIDDEN)), Tensor("logits", (BATCH, head.dim))
+    steps.append(Operator("pool", OperatorKind.ELEMENTWISE, inputs=(stream,), outputs=(pooled,)))
+    steps.append(projection("classify", source=pooled, outputs=(logits,), suffixes=("_class",), bias=head.bias))
+    return Block("head", (*steps, _loss(logits)), output="loss")
 
 
 def _transform(transform: Transform, source: Tensor) -> list[Operator]:

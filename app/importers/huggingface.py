@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.app.importers.assembly import assemble
+from meshwright.app.importers.classifiers import as_classifier, classifier_names
 from meshwright.app.importers.config_fields import ConfigFields
 from meshwright.app.importers.families import FAMILIES
 from meshwright.app.importers.families.assumed import read_assumed_decoder
 from meshwright.app.importers.families.family import Family
 from meshwright.app.importers.hyperparameters import read_hyperparameters
+from meshwright.app.importers.other_files import refuse_other_files
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.names import did_you_mean
 from meshwright.solver.problem.graph import ModelGraph
@@ -20,6 +22,7 @@ from meshwright.solver.problem.graph import ModelGraph
 TEXT_MODELS = {
     "aya_vision": "cohere2",
     "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
     "internvl": "qwen2",
@@ -28,6 +31,7 @@ TEXT_MODELS = {
     "llava": "llama",
     "llava_next": "llama",
     "llava_onevision": "qwen2",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "paligemma": "gemma",
     "qwen2_5_vl": "qwen2_5_vl_text",
@@ -37,9 +41,10 @@ TEXT_MODELS = {
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "smolvlm": "llama",
+    "step3p7": "step3p5",
 }
 # Of these, older files give the text model's fields beside those of the vision tower.
-FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl"})
+FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl", "step3p7"})
 
 
 def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_decoder: bool = False) -> ModelGraph:
@@ -56,6 +61,7 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     """
     if not isinstance(document, Mapping):
         raise ModelError("a config.json must be an object", given=type(document).__name__)
+    refuse_other_files(document)
     if _holds_text_model(document):
         return read_huggingface_config(_text_config(document), name=f"{name} (text decoder)")
     if assume_decoder and _is_unknown(document):
@@ -66,7 +72,10 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     family = _family(document)
     _check_architecture(document, family)
     fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
-    return replace(assemble(name, family.read(fields)), hyperparameters=read_hyperparameters(document))
+    architecture = family.read(fields)
+    if _architecture(document) in classifier_names(family):
+        architecture = as_classifier(architecture, document, family.model_type)
+    return replace(assemble(name, architecture), hyperparameters=read_hyperparameters(document))
 
 
 def _is_unknown(document: Mapping[str, Any]) -> bool:
@@ -126,18 +135,16 @@ def _model_type_of_architecture(document: Mapping[str, Any]) -> str:
             "a config.json must name its 'model_type' or 'architectures'", allowed=", ".join(supported_model_types())
         )
     for family in FAMILIES.values():
-        if architecture in family.architectures:
+        if architecture in (*family.architectures, *classifier_names(family)):
             return family.model_type
     raise ModelError("unknown architecture", given=architecture, allowed=", ".join(_supported_architectures()))
 
 
 def _check_architecture(document: Mapping[str, Any], family: Family) -> None:
-    architecture = _architecture(document)
-    if architecture is not None and architecture not in family.architectures:
+    architecture, allowed = _architecture(document), (*family.architectures, *classifier_names(family))
+    if architecture is not None and architecture not in allowed:
         raise ModelError(
-            f"architecture not supported for model_type {family.model_type!r}",
-            given=architecture,
-            allowed=", ".join(family.architectures),
+            f"architecture not supported for model_type {family.model_type!r}", given=architecture, allowed=", ".join(allowed)
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,10 +32,20 @@ class QkNorm(StrEnum):
 
 
 class OutputGate(StrEnum):
-    """The gate on each head's output, from the same projection as its query (Qwen3-Next), or none."""
+    """The gate on each head's output, or none."""
 
     NONE = "none"
     SIGMOID = "sigmoid"
+    """A number for each number of a head, from the same projection as its query (Qwen3-Next)."""
+    PER_HEAD = "per_head"
+    """A number for each head, from a projection of its own (Step-3.5)."""
+
+
+class Values(StrEnum):
+    """Where values come from: a projection of their own, or the projection of the keys (Gemma 4)."""
+
+    OWN = "own"
+    KEYS = "keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,9 @@ class Attention:
 
     window     sliding window in tokens (chunk of a chunked mask), None for full attention
     qk_norm    with its kind in ``qk_norm_kind``
+    query, key, value   dims of a token's queries, keys and values, the width of a head last: models whose layers differ in
+                        heads or widths have dims beside ``heads``, ``kv_heads`` and ``head_dim``, which all layers share
+    value_norm   of each head of the values, if any
     kernel_weights   what the kernel itself learns: a logit for each head that takes attention away from the keys (gpt-oss),
                      a table of relative positions (T5)
     """
@@ -56,6 +70,11 @@ class Attention:
     qk_norm_kind: NormKind = NormKind.RMS
     kernel_weights: tuple[Weight, ...] = ()
     output_gate: OutputGate = OutputGate.NONE
+    query: tuple[str, ...] = (HEADS, HEAD_DIM)
+    key: tuple[str, ...] = (KV_HEADS, HEAD_DIM)
+    value: tuple[str, ...] = (KV_HEADS, HEAD_DIM)
+    values: Values = Values.OWN
+    value_norm: NormKind | None = None
 
     @property
     def tag(self) -> str:
@@ -68,38 +87,55 @@ class Attention:
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the output projection, whose output is the body's."""
-        query, key, value = (
-            activation("q", HEADS, HEAD_DIM),
-            activation("k", KV_HEADS, HEAD_DIM),
-            activation("v", KV_HEADS, HEAD_DIM),
-        )
-        gate = activation("q_gate", HEADS, HEAD_DIM)
-        is_gated = self.output_gate is OutputGate.SIGMOID
-        outputs = (query, key, value, gate) if is_gated else (query, key, value)
-        suffixes = ("q", "k", "v", "_gate")[: len(outputs)]
+        query, key, value = activation("q", *self.query), activation("k", *self.key), activation("v", *self.value)
+        gate = activation("q_gate", *(self.query if self.output_gate is OutputGate.SIGMOID else self.query[:-1]))
+        projected = [(query, "q"), (key, "k")]
+        if self.values is Values.OWN:
+            projected.append((value, "v"))
+        if self.output_gate is OutputGate.SIGMOID:
+            projected.append((gate, "_gate"))
+        outputs, suffixes = zip(*projected, strict=True)
         steps = [projection("qkv_proj", source=source, outputs=outputs, suffixes=suffixes, bias=self.qkv_bias)]
+        if self.output_gate is OutputGate.PER_HEAD:
+            steps.append(projection("gate_proj", source=source, outputs=(gate,), suffixes=("_gate",), bias=Bias.NONE))
+        if self.values is Values.KEYS:
+            value = key
+        if self.value_norm is not None:
+            over = value.dims[-1:]
+            steps.append(norm("v_norm", self.value_norm, source=value, target="v_normed", over=over))
+            value = steps[-1].outputs[0]
         if self.qk_norm is not QkNorm.NONE:
             steps += self._norms(query, key)
             query, key = steps[-2].outputs[0], steps[-1].outputs[0]
         if self.position is Position.ROTARY:
-            steps.append(rope("rope", query=query, key=key, key_heads_per_query_head=dims[KV_HEADS] / dims[HEADS]))
+            share = math.prod(dims[dim] for dim in self.key) / math.prod(dims[dim] for dim in self.query)
+            steps.append(rope("rope", query=query, key=key, key_heads_per_query_head=share))
             query, key = steps[-1].outputs
-        context = activation("context", HEADS, HEAD_DIM)
+        context = activation("context", *self.query[:-1], self.value[-1])
         steps.append(
             attention_kernel(query, key, value, context, mask=self.mask, window=self.window, weights=self.kernel_weights)
         )
-        if is_gated:
-            gated = activation("context_gated", HEADS, HEAD_DIM)
-            steps.append(activation_operator("attn_gate", "sigmoid", inputs=(gate, context), target=gated))
+        if self.output_gate is not OutputGate.NONE:
+            gated = activation("context_gated", *context.dims[2:])
+            steps.append(self._gate(gate, context, gated))
             context = gated
         out = activation("attn_out", HIDDEN)
         steps.append(projection("o_proj", source=context, outputs=(out,), suffixes=("o",), bias=self.out_bias))
         return tuple(steps)
 
+    def _gate(self, gate: Tensor, context: Tensor, target: Tensor) -> Operator:
+        """The context times the sigmoid of its gate; of a gate for each head the sigmoid is of few numbers."""
+        if self.output_gate is OutputGate.SIGMOID:
+            return activation_operator("attn_gate", "sigmoid", inputs=(gate, context), target=target)
+        inputs = (context, gate)
+        saved = tuple(tensor.name for tensor in inputs)
+        return Operator(
+            "attn_gate", OperatorKind.ELEMENTWISE, inputs=inputs, outputs=(target,), saved=saved, flops_per_element=1.0
+        )
+
     def _norms(self, query: Tensor, key: Tensor) -> list[Operator]:
         per_head = self.qk_norm is QkNorm.PER_HEAD
-        query_dims = (HEAD_DIM,) if per_head else (HEADS, HEAD_DIM)
-        key_dims = (HEAD_DIM,) if per_head else (KV_HEADS, HEAD_DIM)
+        query_dims, key_dims = (self.query[-1:], self.key[-1:]) if per_head else (self.query, self.key)
         return [
             norm("q_norm", self.qk_norm_kind, source=query, target="q_normed", over=query_dims),
             norm("k_norm", self.qk_norm_kind, source=key, target="k_normed", over=key_dims),

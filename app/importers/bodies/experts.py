@@ -51,12 +51,13 @@ class Experts:
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the sum over experts, which is the body's output."""
-        steps = [*self._route(source), *self._experts(source)] if self.reads == HIDDEN else self._in_latent(source)
+        steps = [*self.route(source), *self.routed(source)] if self.reads == HIDDEN else self._in_latent(source)
         if self.shared is not SharedExpert.NONE:
             steps += self._shared(source, routed=steps[-1].outputs[0])
         return tuple(steps)
 
-    def _route(self, source: Tensor) -> list[Operator]:
+    def route(self, source: Tensor) -> list[Operator]:
+        """The choice of each token's experts, tensor ``routing``."""
         logits, routing = activation("router_logits", EXPERTS), activation("routing", TOP_K)
         router = projection("router", source=source, outputs=(logits,), suffixes=("_router",), bias=self.router_bias)
         return [router, _elementwise("route", (logits,), routing, flops=_ROUTE_FLOPS, saved=(logits.name,))]
@@ -64,19 +65,20 @@ class Experts:
     def _in_latent(self, source: Tensor) -> list[Operator]:
         latent, out = activation("latent", EXPERT_LATENT), activation("moe_up_out", HIDDEN)
         down = projection("latent_down", source=source, outputs=(latent,), suffixes=("_latent_down",), bias=Bias.NONE)
-        experts = self._experts(latent)
+        experts = self.routed(latent)
         combined = experts[-1].outputs[0]
         up = projection("latent_up", source=combined, outputs=(out,), suffixes=("_latent_up",), bias=Bias.NONE)
-        return [*self._route(source), down, *experts, up]
+        return [*self.route(source), down, *experts, up]
 
-    def _experts(self, source: Tensor) -> list[Operator]:
+    def routed(self, source: Tensor) -> list[Operator]:
+        """From tokens to the sum over their experts."""
         routing = activation("routing", TOP_K)
         dispatched = activation("dispatched", TOP_K, self.reads)
         dispatch = _elementwise("dispatch", (source, routing), dispatched)
         dense = feed_forward(
             dispatched,
             prefix="experts_",
-            width=EXPERT_FFN,
+            width=(EXPERT_FFN,),
             output=activation("experts_out", TOP_K, self.reads),
             gate=self.gate,
             function=self.function,
@@ -94,7 +96,7 @@ class Experts:
             feed_forward(
                 source,
                 prefix="shared_",
-                width=SHARED_FFN,
+                width=(SHARED_FFN,),
                 output=out,
                 gate=self.gate,
                 function=self.function,

@@ -21,11 +21,15 @@ class Gate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Feed-forward network of width ``ffn``; gate and up projection are one kernel."""
+    """Feed-forward network of width ``ffn``; gate and up projection are one kernel.
+
+    ``width`` has more dims than ``ffn`` where layers differ in their width: ``ffn`` is then what all widths are multiples of.
+    """
 
     gate: Gate
     function: str
     bias: Bias = Bias.NONE
+    width: tuple[str, ...] = (FFN,)
 
     @property
     def tag(self) -> str:
@@ -37,7 +41,7 @@ class Mlp:
         return feed_forward(
             source,
             prefix="",
-            width=FFN,
+            width=self.width,
             output=activation("mlp_out", HIDDEN),
             gate=self.gate,
             function=self.function,
@@ -46,16 +50,16 @@ class Mlp:
 
 
 def feed_forward(
-    source: Tensor, *, prefix: str, width: str, output: Tensor, gate: Gate, function: str, bias: Bias
+    source: Tensor, *, prefix: str, width: tuple[str, ...], output: Tensor, gate: Gate, function: str, bias: Bias
 ) -> tuple[Operator, Operator, Operator]:
     """Entry projection, activation function, down projection; ``prefix`` names operators and tensors.
 
-    The last dim of ``source`` is contracted with weights of ``width``, and comes back in ``output``.
+    The last dim of ``source`` is contracted with weights of the dims ``width``, and comes back in ``output``.
     """
     rows = source.dims[:-1]
-    up, act = Tensor(f"{prefix}up", (*rows, width)), Tensor(f"{prefix}act_out", (*rows, width))
+    up, act = Tensor(f"{prefix}up", (*rows, *width)), Tensor(f"{prefix}act_out", (*rows, *width))
     if gate is Gate.GATED:
-        gate_and_up = (Tensor(f"{prefix}gate", (*rows, width)), up)
+        gate_and_up = (Tensor(f"{prefix}gate", (*rows, *width)), up)
         entry = projection(f"{prefix}gate_up_proj", source=source, outputs=gate_and_up, suffixes=("_gate", "_up"), bias=bias)
     else:
         entry = projection(f"{prefix}up_proj", source=source, outputs=(up,), suffixes=("_up",), bias=bias)

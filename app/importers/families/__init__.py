@@ -14,6 +14,12 @@ from meshwright.app.importers.families.hybrid import HYBRID_FAMILIES
 from meshwright.app.importers.families.linear_attention import LINEAR_ATTENTION_FAMILIES
 from meshwright.app.importers.families.llama import LLAMA_FAMILIES
 from meshwright.app.importers.families.llama_kin import LLAMA_KIN_FAMILIES
+from meshwright.app.importers.families.mixed.gemma4 import GEMMA4_FAMILIES
+from meshwright.app.importers.families.mixed.lfm import LFM_FAMILIES
+from meshwright.app.importers.families.mixed.mimo import MIMO_FAMILIES
+from meshwright.app.importers.families.mixed.minimax import MINIMAX_FAMILIES
+from meshwright.app.importers.families.mixed.nemotron_nas import NEMOTRON_NAS_FAMILIES
+from meshwright.app.importers.families.mixed.step import STEP_FAMILIES
 from meshwright.app.importers.families.moe import MOE_FAMILIES
 from meshwright.app.importers.families.moe_kin import MOE_KIN_FAMILIES
 from meshwright.app.importers.families.nemotron import NEMOTRON_FAMILIES
@@ -38,6 +44,12 @@ _GROUPS = (
     OLMO_FAMILIES,
     PHI_FAMILIES,
     STARCODER_FAMILIES,
+    GEMMA4_FAMILIES,
+    LFM_FAMILIES,
+    MIMO_FAMILIES,
+    MINIMAX_FAMILIES,
+    NEMOTRON_NAS_FAMILIES,
+    STEP_FAMILIES,
     ENCODER_FAMILIES,
 )
 

@@ -26,7 +26,7 @@ _MISTRAL_DEFAULTS = _COMMON | {
     "num_key_value_heads": 8,
     "sliding_window": 4096,
 }
-_QWEN_DEFAULTS = _COMMON | {
+QWEN_DEFAULTS = _COMMON | {
     "vocab_size": 151936,
     "intermediate_size": 22016,
     "num_key_value_heads": 32,
@@ -35,7 +35,7 @@ _QWEN_DEFAULTS = _COMMON | {
     "max_window_layers": 28,
     "layer_types": None,
 }
-_QWEN3_DEFAULTS = _QWEN_DEFAULTS | {"head_dim": 128}
+_QWEN3_DEFAULTS = QWEN_DEFAULTS | {"head_dim": 128}
 _PHI3_DEFAULTS = _COMMON | {"vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "sliding_window": None}
 _MINISTRAL3_DEFAULTS = _MISTRAL_DEFAULTS | {
     "vocab_size": 131072,
@@ -43,7 +43,7 @@ _MINISTRAL3_DEFAULTS = _MISTRAL_DEFAULTS | {
     "head_dim": 128,
     "sliding_window": None,
 }
-_QWEN2_VL_DEFAULTS = _QWEN_DEFAULTS | {
+_QWEN2_VL_DEFAULTS = QWEN_DEFAULTS | {
     "vocab_size": 152064,
     "hidden_size": 8192,
     "intermediate_size": 29568,
@@ -92,7 +92,8 @@ def _read_mistral(fields: ConfigFields) -> Architecture:
     return Architecture(llama_dims(fields), (pre_norm_layer(attention, mlp),) * fields.layers(), rms_head(fields))
 
 
-def _read_qwen2(fields: ConfigFields) -> Architecture:
+def read_qwen2(fields: ConfigFields) -> Architecture:
+    """Qwen2: biases of queries, keys and values; windows in some layers."""
     mlp = Branch("mlp", gated_mlp(fields), NormKind.RMS)
     layers = tuple(
         pre_norm_layer(Attention(qkv_bias=Bias.ADDED, window=window), mlp) for window in windows(fields, fields.layers())
@@ -129,12 +130,12 @@ LLAMA_FAMILIES = (
     Family("granite", ("GraniteForCausalLM",), _read_llama, _LLAMA_DEFAULTS),
     Family("mistral", ("MistralForCausalLM",), _read_mistral, _MISTRAL_DEFAULTS),
     Family("phi3", ("Phi3ForCausalLM",), _read_mistral, _PHI3_DEFAULTS),
-    Family("qwen2", ("Qwen2ForCausalLM",), _read_qwen2, _QWEN_DEFAULTS),
+    Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2, QWEN_DEFAULTS),
     Family("qwen3", ("Qwen3ForCausalLM",), _read_qwen3, _QWEN3_DEFAULTS),
     Family("ministral3", ("Ministral3ForCausalLM",), _read_mistral, _MINISTRAL3_DEFAULTS),
     # Text decoders of models of text and images, which have no class of their own to name.
-    Family("qwen2_vl_text", (), _read_qwen2, _QWEN2_VL_DEFAULTS),
-    Family("qwen2_5_vl_text", (), _read_qwen2, _QWEN2_VL_DEFAULTS),
+    Family("qwen2_vl_text", (), read_qwen2, _QWEN2_VL_DEFAULTS),
+    Family("qwen2_5_vl_text", (), read_qwen2, _QWEN2_VL_DEFAULTS),
     Family("qwen3_vl_text", (), _read_qwen3, _QWEN3_DEFAULTS),
     Family("olmo2", ("Olmo2ForCausalLM",), _read_olmo2, _OLMO2_DEFAULTS),
 )

@@ -18,8 +18,30 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "neither model_type nor architectures": ({"hidden_size": 8}, "must name its 'model_type'"),
     "unknown architecture alone": ({"architectures": ["Mystery"]}, "unknown architecture; given: 'Mystery'"),
     "architecture of another task": (
-        {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
-        "given: 'LlamaForSequenceClassification'; allowed: LlamaForCausalLM",
+        {"model_type": "llama", "architectures": ["LlamaForQuestionAnswering"]},
+        "given: 'LlamaForQuestionAnswering'; allowed: LlamaForCausalLM, LlamaForSequenceClassification",
+    ),
+    "classifier without labels": (
+        {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"], "num_labels": 0},
+        "'num_labels' is out of range; given: 0",
+    ),
+    "quantisation file": ({"producer": {"name": "modelopt"}, "quantization": {}}, "a file of quantisation (hf_quant_config"),
+    "diffusion part": ({"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.31.0"}, "part of a diffusion pipeline"),
+    "adapter": ({"peft_type": "LORA", "base_model_name_or_path": "Qwen/Qwen3-8B"}, "of the base model, Qwen/Qwen3-8B"),
+    "tokenizer": ({"tokenizer_class": "LlamaTokenizer", "model_max_length": 8192}, "the configuration of a tokenizer"),
+    "index of weights": ({"metadata": {}, "weight_map": {}}, "the index of a checkpoint's files"),
+    "shared keys and values": (
+        {"model_type": "gemma4_text", "num_kv_shared_layers": 2},
+        "'num_kv_shared_layers' is not supported",
+    ),
+    "other heads under a window": (
+        {"model_type": "mimo_v2_flash", "swa_head_dim": 64},
+        "given: {'swa_head_dim': 64}; allowed: 192",
+    ),
+    "layers not chosen": ({"model_type": "nemotron-nas", "block_configs": [{}], "num_hidden_layers": 2}, "for each layer"),
+    "a chosen layer without parts": (
+        {"model_type": "nemotron-nas", "block_configs": [{}], "num_hidden_layers": 1, "hidden_size": 512},
+        "must have an object 'attention'",
     ),
     "architectures of a string": ({"model_type": "llama", "architectures": "LlamaForCausalLM"}, "'architectures'"),
     "negative": ({"model_type": "llama", "hidden_size": -1}, "'hidden_size' is out of range; given: -1"),
