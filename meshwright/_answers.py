@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +13,7 @@ from meshwright._documents import FileName
 from meshwright._frames import frame
 from meshwright.app.documents.output_files import write_output
 from meshwright.app.plans.documents import answer_document
+from meshwright.app.plans.rows import interval_rows, stage_rows
 from meshwright.app.quoting import json_text
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
@@ -155,7 +156,7 @@ class Plan:
         Fields are those of a plan document. Raises MissingExtraError without pandas.
         """
         if rows == "stages":
-            return frame(_stages(self.document))
+            return frame(stage_rows(self.document))
         if rows == "summary":
             return frame([_summary(self.document)])
         if rows in ("frontier", "runners_up"):
@@ -195,11 +196,7 @@ class Simulation:
 
         ``kind`` names the kind of workers, where there are several. Raises MissingExtraError without pandas.
         """
-        document = self.document
-        kinds = document.get("kinds")
-        if kinds is None:
-            return frame(_timeline(document["timeline"]))
-        return frame({"kind": kind["name"]} | row for kind in kinds for row in _timeline(kind["timeline"]))
+        return frame(interval_rows(self.document))
 
     def __repr__(self) -> str:
         verdict = "keeps its targets" if self.keeps_targets else f"misses {', '.join(self.missed)}"
@@ -336,27 +333,5 @@ class Validation:
         return f"<Validation: {self.rows} rows predicted>"
 
 
-def _stages(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The stages of every part of a plan. A part is named by its role, node group or number; the plan's own has none."""
-    parts: list[tuple[str, Mapping[str, Any]]] = [("", document)]
-    parts += [(role, document[role]) for role in ("prefill", "switched") if document[role] is not None]
-    parts += [(pool["group"], pool) for pool in (document["shares"] or {"pools": []})["pools"]]
-    parts += [(f"kind {number}", kind) for number, kind in enumerate(document["kinds"])]
-    several = len([1 for _, part in parts if part["stages"]]) > 1 or bool(document["kinds"])
-    for part, holder in parts:
-        for number, stage in enumerate(holder["stages"]):
-            yield ({"part": part} if several else {}) | {"stage": number} | stage
-
-
 def _summary(document: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name in _SUMMARY if (value := document[name]) is not None}
-
-
-def _timeline(timeline: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    if timeline is None:
-        return []
-    columns = zip(timeline["waiting"], timeline["decoding"], timeline["busy"], strict=True)
-    return [
-        {"end_s": (index + 1) * timeline["interval_s"], "waiting": waiting, "decoding": decoding, "busy": busy}
-        for index, (waiting, decoding, busy) in enumerate(columns)
-    ]

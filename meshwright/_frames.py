@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.errors import MissingExtraError
+from meshwright.app.plans.rows import flat
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,14 +22,3 @@ def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     except ImportError:
         raise MissingExtraError("data frames", package="pandas", extra="pandas") from None
     return pd.DataFrame.from_records([flat(row) for row in rows])
-
-
-def flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a row without nested mappings: {"a": {"b": 1}} has the column "a.b"."""
-    columns: dict[str, Any] = {}
-    for name, value in row.items():
-        if isinstance(value, Mapping):
-            columns |= flat(value, f"{prefix}{name}.")
-        else:
-            columns[f"{prefix}{name}"] = value
-    return columns

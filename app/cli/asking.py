@@ -11,7 +11,7 @@ from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
 from meshwright.app.cli.line_options import LineOptions, with_line_options
 from meshwright.app.cli.options import AsJson, FullPage, output_file, output_file_or_folder
-from meshwright.app.cli.picture_options import FrontierFile, HtmlFile, MemoryFile, TimelineFile, TraceFile
+from meshwright.app.cli.picture_options import CsvFile, FrontierFile, HtmlFile, MapFile, MemoryFile, TimelineFile, TraceFile
 from meshwright.app.cli.plans import Calibrations, ExplainOption
 from meshwright.app.documents.output_files import check_output
 
@@ -64,6 +64,8 @@ def plan(
     svg_timeline: TimelineFile = None,
     svg_memory: MemoryFile = None,
     svg_frontier: FrontierFile = None,
+    svg_map: MapFile = None,
+    csv: CsvFile = None,
 ) -> int:
     """Find the best plan for a request, or for a model and one line of options."""
     from meshwright.app.cli.commands.one_line import line_document, print_line
@@ -80,7 +82,7 @@ def plan(
     scope = FrontierScope.SWEPT if frontier else None
     runs = RunsUse.IGNORE if ignore_runs else RunsUse.NEWEST
     drawings = {Picture.TIMELINE: svg_timeline, Picture.MEMORY: svg_memory, Picture.FRONTIER: svg_frontier}
-    pictures = named({Picture.HTML: html, Picture.TRACE: trace, **drawings})
+    pictures = named({Picture.HTML: html, Picture.TRACE: trace, **drawings, Picture.MAP: svg_map, Picture.CSV: csv})
     document, calibrations = line_document(asked, download=line.download), tuple(calibration or ())
     command = PlanCommand(document, asked.words, file, store, output, calibrations, explain, scope, runs, pictures)
     if trials is not None or next_trial:

@@ -26,3 +26,7 @@ MemoryFile = Annotated[
 FrontierFile = Annotated[
     Path | None, typer.Option("--svg-frontier", metavar="FILE", parser=output_file, help="Draw the frontier.")
 ]
+MapFile = Annotated[
+    Path | None, typer.Option("--svg-map", metavar="FILE", parser=output_file, help="Draw the ranks over the nodes.")
+]
+CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", parser=output_file, help="Write the stages as a table.")]

@@ -10,7 +10,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, FullPage, output_folder
+from meshwright.app.cli.options import AsJson, FullPage, output_file, output_folder
 from meshwright.solver.problem.choices import Launcher
 
 
@@ -59,13 +59,21 @@ def simulate(
     request: RequestPath,
     plan_file: Annotated[str, typer.Option("--plan", metavar="PLAN", help="Plan file, or - for stdin.")],
     as_json: AsJson = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", parser=output_file, help="Write requests and work as a trace for Perfetto."),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", parser=output_file, help="Write queue and work over time as a table."),
+    ] = None,
 ) -> int:
     """Simulate a serving plan: percentiles, queue and utilisation over time."""
     from meshwright.app.cli.commands.planning import Output
-    from meshwright.app.cli.commands.simulating import run_simulate
+    from meshwright.app.cli.commands.simulating import SimulateCommand, run_simulate
 
     environment_settings()
-    return run_simulate(request, plan_file, Output.JSON if as_json else Output.PAGE)
+    return run_simulate(SimulateCommand(request, plan_file, Output.JSON if as_json else Output.PAGE, trace, csv))
 
 
 @exits

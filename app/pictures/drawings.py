@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from meshwright.app.pictures.step_timeline import StageTimeline, Work, step_timeline
-from meshwright.app.pictures.svg import LEFT, WIDTH, circle, drawing, legend, rectangle, words
+from meshwright.app.pictures.charts import Axis, Point, Series, Start, bar_rows, line_chart
+from meshwright.app.pictures.step_timeline import StageTimeline, TimelineSlice, Work, step_timeline
+from meshwright.app.pictures.svg import LEFT, WIDTH, drawing, legend, rectangle, words
 from meshwright.app.pictures.trace import no_timeline
 from meshwright.app.text.figures import gib, percent, seconds, significant
 from meshwright.app.text.memory import memory_kinds
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.frontier import Interactivity
 from meshwright.solver.answer.layouts import ByGroup, OfWorkers, Stagewise, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.answer.stage import Stage, StageMemory
 
 MOST_ROWS = 32
@@ -23,29 +26,33 @@ _BARS = WIDTH - LEFT - 110
 _LOOKS = {work: f"c{index}" for index, work in enumerate(Work)}
 
 
-def timeline_drawing(answered: AnsweredRequest) -> str:
-    """Return the step over time, one row a stage; raises InvalidInputError where there is no step."""
+def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] | None = None) -> str:
+    """Return the step over time, one row a stage, or of it what lies between two moments in seconds.
+
+    Raises InvalidInputError where there is no step.
+    """
     timeline = step_timeline(answered)
     if timeline is None:
         raise no_timeline(answered)
     stages = timeline.stages[:MOST_ROWS]
-    until_s = _shown_until(stages)
-    scale = _BARS / max(until_s, 1e-12)
+    from_s, asked_s = window or (0.0, timeline.end_s)
+    until_s = _shown_until(stages, from_s, asked_s)
+    scale = _BARS / max(until_s - from_s, 1e-12)
     parts = []
     for row, stage in enumerate(stages):
         name = f"{stage.group} {stage.number}" if stage.group else f"stage {stage.number}"
         parts += [words(0, row * _ROW + 17, name), rectangle(LEFT, row * _ROW + 3, _BARS, _ROW - 6, look="free")]
-        for each in stage.slices:
-            if each.start_s >= until_s:
-                break
+        for each in _between(stage, from_s, until_s):
             batch = "" if each.microbatch is None else f", micro-batch {each.microbatch}"
             hint = f"{each.work.value}{batch}: {seconds(each.end_s - each.start_s)}"
-            width = (min(each.end_s, until_s) - each.start_s) * scale
-            place = (LEFT + each.start_s * scale, row * _ROW + 3)
+            start_s, end_s = max(each.start_s, from_s), min(each.end_s, until_s)
+            width = (end_s - start_s) * scale
+            place = (LEFT + (start_s - from_s) * scale, row * _ROW + 3)
             parts.append(rectangle(*place, max(0.3, width - 0.4), _ROW - 6, look=_LOOKS[each.work], hint=hint))
         parts.append(words(WIDTH, row * _ROW + 17, f"{percent(stage.busy_s / timeline.step_time_s)} busy", end=True))
     y = len(stages) * _ROW + 18
-    left_out = [f"the first {seconds(until_s)} of {seconds(timeline.end_s)}"] if until_s < timeline.end_s else []
+    is_whole = from_s <= 0.0 and until_s >= timeline.end_s
+    left_out = [] if is_whole else [f"{seconds(from_s)} to {seconds(until_s)} of {seconds(timeline.end_s)}"]
     left_out += [f"{len(stages)} of {len(timeline.stages)} stages"] if len(stages) < len(timeline.stages) else []
     shown = f"Shown: {', '.join(left_out)}; a trace has all." if left_out else f"The whole step: {seconds(timeline.end_s)}."
     used = {each.work for stage in stages for each in stage.slices}
@@ -53,10 +60,15 @@ def timeline_drawing(answered: AnsweredRequest) -> str:
     return drawing(f"Pipeline timeline. {shown}", y + 60, parts)
 
 
-def _shown_until(stages: Sequence[StageTimeline]) -> float:
-    starts = sorted(each.start_s for stage in stages for each in stage.slices)
+def _between(stage: StageTimeline, from_s: float, until_s: float) -> Iterator[TimelineSlice]:
+    return (each for each in stage.slices if each.end_s > from_s and each.start_s < until_s)
+
+
+def _shown_until(stages: Sequence[StageTimeline], from_s: float, asked_s: float) -> float:
+    """The end of what is shown: as asked, or where as many slices are shown as a drawing has."""
+    starts = sorted(each.start_s for stage in stages for each in _between(stage, from_s, asked_s))
     end_s = max(stage.slices[-1].end_s for stage in stages)
-    return end_s if len(starts) <= MOST_SLICES else starts[MOST_SLICES]
+    return min(end_s, asked_s) if len(starts) <= MOST_SLICES else starts[MOST_SLICES]
 
 
 def memory_drawing(answered: AnsweredRequest) -> str:
@@ -65,7 +77,10 @@ def memory_drawing(answered: AnsweredRequest) -> str:
     if not stages:
         raise InvalidInputError("there are no stages to draw", given="an answer without a plan", allowed="a plan that fits")
     shown = stages[:MOST_ROWS]
-    largest = max(max(stage.memory.total_bytes, stage.memory.capacity_bytes) for stage in shown)
+    predicted = answered.plan.predicted
+    p95_bytes = None if predicted is None else predicted.peak_memory_p95_bytes
+    fullest = max(stage.memory.total_bytes for stage in shown)
+    largest = max(p95_bytes or 0.0, *(max(stage.memory.total_bytes, stage.memory.capacity_bytes) for stage in shown))
     scale, parts = _BARS / largest, []
     for row, stage in enumerate(shown):
         memory, x = stage.memory, float(LEFT)
@@ -76,31 +91,77 @@ def memory_drawing(answered: AnsweredRequest) -> str:
                 hint = f"{name}: {gib(amount)}"
                 parts.append(rectangle(x, row * _ROW + 3, amount * scale, _ROW - 6, look=f"c{index}", hint=hint))
                 x += amount * scale
+        if p95_bytes is not None and memory.total_bytes >= fullest * (1 - 1e-9):
+            hint = f"one run of 20 takes more than {gib(p95_bytes)}"
+            parts.append(rectangle(LEFT + p95_bytes * scale - 1, row * _ROW + 1, 2, _ROW - 2, look="mark", hint=hint))
         parts.append(words(WIDTH, row * _ROW + 17, f"{gib(memory.total_bytes)}, {_fullness(memory)}", end=True))
     y = len(shown) * _ROW + 18
     said = f"Of {gib(shown[0].memory.capacity_bytes)} that may be used"
+    said += "" if p95_bytes is None else f"; the mark is what one run of 20 exceeds, {gib(p95_bytes)}"
     said += f"; {len(shown)} of {len(stages)} stages are shown" if len(shown) < len(stages) else ""
     used = {name for stage in shown for name, amount in memory_kinds(stage.memory) if amount > 0}
     names = [(f"c{i}", name) for i, (name, _) in enumerate(memory_kinds(shown[0].memory)) if name in used]
     return drawing(f"Memory of each stage. {said}.", y + 70, [*parts, words(LEFT, y, said), *legend(y + 24, names)])
 
 
-def frontier_drawing(answered: AnsweredRequest) -> str:
-    """Return the plans that no other beats in all respects, by speed and memory."""
+def frontier_drawing(answered: AnsweredRequest, follow: Callable[[str], str | None] = lambda name: None) -> str:
+    """Return the plans that no other beats in all respects, by speed and memory; a point leads where ``follow`` says."""
     points = answered.plan.frontier
     if not points:
         said = "The plan has no frontier: plan with --frontier, which sweeps for it."
         return drawing(said, 24, [words(0, 16, said)])
-    top, height = 20.0, 240.0
-    fastest, fullest = max(each.tokens_per_s for each in points), max(each.peak_memory_bytes for each in points)
-    parts = [words(LEFT, 14, f"up: tokens/s, to {significant(fastest)}; right: memory of a device, to {gib(fullest)}")]
-    for each in points:
-        hint = (
-            f"{each.summary}: {significant(each.tokens_per_s)} tokens/s, {gib(each.peak_memory_bytes)}, {each.devices} devices"
+    drawn = tuple(
+        Point(
+            each.peak_memory_bytes,
+            each.tokens_per_s,
+            f"{each.summary}: {significant(each.tokens_per_s)} tokens/s, {gib(each.peak_memory_bytes)}, {each.devices} devices",
+            follow(each.summary),
         )
-        x = LEFT + each.peak_memory_bytes / fullest * _BARS
-        parts.append(circle(x, top + height * (1 - each.tokens_per_s / fastest) + 8, look="c0", hint=hint))
-    return drawing(f"Frontier of {len(points)} plans", int(top + height) + 20, parts)
+        for each in points
+    )
+    axes = Axis("memory of a device", gib, Start.NEAR), Axis("tokens/s", start=Start.NEAR)
+    return line_chart(f"Frontier of {len(points)} plans", *axes, [Series("", drawn, is_apart=True)])
+
+
+_PARTS_OF_STEP = (
+    ("compute", "compute_s"),
+    ("recompute", "recompute_s"),
+    ("tp communication", "tp_comm_s"),
+    ("cp communication", "cp_comm_s"),
+    ("ep communication", "ep_comm_s"),
+    ("pp communication", "pp_comm_s"),
+    ("dp communication", "dp_comm_s"),
+    ("offload", "offload_s"),
+    ("bubble", "bubble_s"),
+    ("optimizer", "optimizer_s"),
+)
+
+
+def breakdown_drawing(breakdown: TimeBreakdown) -> str:
+    """Return the parts of a step's time on the slowest stage; communication is what no work hides."""
+    whole = sum(getattr(breakdown, name) for _, name in _PARTS_OF_STEP)
+    parts = [(words, getattr(breakdown, name)) for words, name in _PARTS_OF_STEP]
+    rows = [(words, took_s, f"{seconds(took_s)}, {percent(took_s / whole)}") for words, took_s in parts if took_s > 0]
+    return bar_rows("Where the time of a step goes. Communication is what no work hides.", rows)
+
+
+def interactivity_drawing(drawn: Interactivity) -> str:
+    """Return throughput of a device against tokens per second of a user, and the plan itself at its load."""
+    points = tuple(
+        Point(
+            each.tokens_per_s_per_user,
+            each.tokens_per_s_per_device,
+            f"{each.summary}, {significant(each.batch)} sequences at once: {significant(each.tokens_per_s_per_device)} "
+            f"tokens/s a device, {significant(each.tokens_per_s_per_user)} tokens/s to a user",
+        )
+        for each in sorted(drawn.points, key=lambda point: point.tokens_per_s_per_user)
+    )
+    user, device = drawn.plan_tokens_per_s_per_user, drawn.plan_tokens_per_s_per_device
+    said = f"this plan at its load: {significant(device)} tokens/s a device, {significant(user)} tokens/s to a user"
+    own = Series("this plan at its load", (Point(user, device, said),), is_apart=True)
+    axes = Axis("output tokens/s of a user"), Axis("output tokens/s of a device")
+    steady = Series("steady states of full batches, no queue", points)
+    return line_chart("Throughput of a device against tokens per second of a user", *axes, [steady, own])
 
 
 def stages_of(plan: Plan) -> tuple[Stage, ...]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 
 from meshwright.app.documents.output_files import OutputFile, write_outputs
 from meshwright.app.pictures.drawings import frontier_drawing, memory_drawing, timeline_drawing
 from meshwright.app.pictures.page import plan_page
+from meshwright.app.pictures.rank_map import map_drawing
 from meshwright.app.pictures.trace import trace_text
+from meshwright.app.plans.documents import answer_document
+from meshwright.app.plans.rows import flat, stage_rows
+from meshwright.app.quoting import csv_text
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
@@ -23,16 +27,27 @@ class Picture(StrEnum):
     TIMELINE = "svg-timeline"
     MEMORY = "svg-memory"
     FRONTIER = "svg-frontier"
+    MAP = "svg-map"
+    CSV = "csv"
 
 
 OF_TRAINING = frozenset({Picture.TRACE, Picture.TIMELINE})
 """Kinds that training plans alone have."""
-_WRITERS = {
+
+
+def stages_csv(answered: AnsweredRequest) -> str:
+    """Return the stages of a plan as a table in CSV, one a row."""
+    return csv_text(flat(row) for row in stage_rows(answer_document(answered)))
+
+
+_WRITERS: Mapping[Picture, Callable[[AnsweredRequest], str]] = {
     Picture.HTML: plan_page,
     Picture.TRACE: trace_text,
     Picture.TIMELINE: timeline_drawing,
     Picture.MEMORY: memory_drawing,
     Picture.FRONTIER: frontier_drawing,
+    Picture.MAP: map_drawing,
+    Picture.CSV: stages_csv,
 }
 
 
@@ -50,5 +65,9 @@ def check_pictures(request: PlanRequest, files: Collection[Picture]) -> None:
 
 def write_pictures(answered: AnsweredRequest, files: Mapping[Picture, Path]) -> None:
     """Write a plan into files, all of them or none; raises InvalidInputError where a plan has no such picture."""
-    drawn = [OutputFile(path, _WRITERS[kind](answered)) for kind, path in files.items()]
-    write_outputs(drawn, what="picture")
+    write_outputs([OutputFile(path, drawn(answered, kind)) for kind, path in files.items()], what="picture")
+
+
+def drawn(answered: AnsweredRequest, kind: Picture) -> str:
+    """Return the text of a plan's picture; raises InvalidInputError where it has none of that kind."""
+    return _WRITERS[kind](answered)

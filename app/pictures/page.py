@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from meshwright.app.exporters import export, startable_by
-from meshwright.app.pictures.drawings import frontier_drawing, memory_drawing, stages_of, timeline_drawing
+from meshwright.app.pictures.drawings import (
+    breakdown_drawing,
+    frontier_drawing,
+    interactivity_drawing,
+    memory_drawing,
+    stages_of,
+    timeline_drawing,
+)
+from meshwright.app.pictures.rank_map import map_drawing
+from meshwright.app.pictures.shardings import sharding_tables
 from meshwright.app.pictures.step_timeline import step_timeline
+from meshwright.app.pictures.tables import plain_table, scrolled
 from meshwright.app.quoting import html_lines, html_text
 from meshwright.app.text.certificate import certificate_in_words
 from meshwright.app.text.equals import equals_in_words
 from meshwright.app.text.figures import axes, counted, gib, percent, ranks_of, seconds, significant
 from meshwright.app.text.load import load_in_words
 from meshwright.app.text.speed import speed_in_words
+from meshwright.solver.answer.frontier import FrontierPoint
+from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import Stage
@@ -21,6 +33,9 @@ from meshwright.solver.problem.request import PlanRequest, ServingRequest
 
 MOST_STAGES = 64
 """Stages of the table; the plan document has all."""
+
+MOST_POINTS = 40
+"""Plans of the table of the frontier; the plan document has all."""
 
 STYLE = """
 :root{color-scheme:light dark}
@@ -43,8 +58,16 @@ def plan_page(answered: AnsweredRequest) -> str:
     )
 
 
-def plan_article(answered: AnsweredRequest) -> str:
-    """Return what the page of a plan shows, as HTML without a frame."""
+Follow = Callable[[str], str | None]
+"""The place of the page that plans a plan by the name that an answer gives it; None where there is none."""
+
+
+def no_place(name: str) -> None:
+    """Lead nowhere: what a file does, which has no service behind it."""
+
+
+def plan_article(answered: AnsweredRequest, follow: Follow = no_place) -> str:
+    """Return what the page of a plan shows, as HTML without a frame; other plans that it names lead where ``follow`` says."""
     plan, request = answered.plan, answered.request
     name = html_text(plan.model or request.model.name)
     parts = [f"<h1>{name} on {counted(plan.devices or request.cluster.n_devices, 'device')}: {html_text(_headline(plan))}</h1>"]
@@ -55,7 +78,7 @@ def plan_article(answered: AnsweredRequest) -> str:
         parts.append(_paragraph(plan.reason.message))
         parts.append(_list(plan.reason.remedies))
     if plan.feasible:
-        parts += _of_plan(answered)
+        parts += _of_plan(answered, follow)
     parts.append(_list(plan.notes))
     return "".join(parts)
 
@@ -66,27 +89,35 @@ def _headline(plan: Plan) -> str:
     return speed_in_words(plan.predicted)
 
 
-def _of_plan(answered: AnsweredRequest) -> Iterable[str]:
-    plan, request = answered.plan, answered.request
+def _of_plan(answered: AnsweredRequest, follow: Follow) -> Iterable[str]:
+    plan = answered.plan
     if step_timeline(answered) is not None:
         yield _drawn("One step", timeline_drawing(answered))
+    breakdown = placement_of(plan).breakdown
+    if breakdown is not None:
+        yield _drawn("Where the time of a step goes", breakdown_drawing(breakdown))
     yield _drawn("Memory of the fullest device of each stage", memory_drawing(answered))
     yield _stage_table(stages_of(plan))
+    yield _drawn("Who sits where", map_drawing(answered))
+    yield from sharding_tables(plan)
     if len(plan.frontier) > 1:
-        yield _drawn("Plans that no other beats in all respects", frontier_drawing(answered))
+        yield _drawn("Plans that no other beats in all respects", frontier_drawing(answered, follow))
+        yield _frontier_table(plan.frontier, follow)
+    if plan.interactivity is not None:
+        yield _drawn("Throughput against interactivity", interactivity_drawing(plan.interactivity))
     if plan.predicted is not None and plan.predicted.bands:
         yield f"<h2>How far to trust it</h2>{_list(_bands(plan.predicted))}"
     if plan.runners_up:
-        yield f"<h2>Why not another plan</h2>{_list(f'{each.summary}: {each.why_not}' for each in plan.runners_up)}"
+        yield f"<h2>Why not another plan</h2>{_plans(((each.summary, each.why_not) for each in plan.runners_up), follow)}"
     if plan.equals is not None and plan.equals.count > 1:
         if plan.equals.plainest is not None:
             plainest = plan.equals.plainest
-            yield f"<h2>The plainest of equal plans</h2>{_paragraph(f'{plainest.summary}: {plainest.differs}')}"
-        named = (f"{each.summary}: {each.differs}" for each in plan.equals.also_try)
-        yield f"<h2>Also try</h2>{_paragraph(equals_in_words(plan.equals))}{_list(named)}"
+            yield f"<h2>The plainest of equal plans</h2>{_plans([(plainest.summary, plainest.differs)], follow)}"
+        named = _plans(((each.summary, each.differs) for each in plan.equals.also_try), follow)
+        yield f"<h2>Also try</h2>{_paragraph(equals_in_words(plan.equals))}{named}"
     if plan.suggestions:
         yield f"<h2>What would make it better</h2>{_list(f'{each.change}: {each.reaches}' for each in plan.suggestions)}"
-    command = _launch_command(plan, request)
+    command = _launch_command(plan, answered.request)
     if command is not None:
         yield f'<h2>Launch</h2><pre tabindex="0" role="region" aria-label="Launch command">{html_lines(command)}</pre>'
     yield _paragraph(f"Plan {plan.digest}")
@@ -94,7 +125,22 @@ def _of_plan(answered: AnsweredRequest) -> Iterable[str]:
 
 def _bands(predicted: Predicted) -> Iterable[str]:
     for name, band in predicted.bands.items():
-        yield f"{name}: {_figure(name, band.low)} to {_figure(name, band.high)}; {band.basis}"
+        yield f"{_NAMES.get(name, name)}: {_figure(name, band.low)} to {_figure(name, band.high)}; {band.basis}"
+
+
+_NAMES = {
+    "tokens_per_s": "tokens/s",
+    "step_time_s": "time of a step",
+    "mfu": "MFU",
+    "ttft_p95_s": "P95 time to first token",
+    "tpot_p95_s": "P95 time per output token",
+    "peak_memory_bytes": "memory of the fullest device",
+    "energy_per_step_j": "energy of a step, J",
+    "energy_per_token_j": "energy of a token, J",
+    "cost_per_million_tokens": "USD per million tokens",
+    "power_w": "power, W",
+}
+"""Predicted figures in words."""
 
 
 def _figure(name: str, value: float) -> str:
@@ -104,16 +150,15 @@ def _figure(name: str, value: float) -> str:
 
 
 def _stage_table(stages: Sequence[Stage]) -> str:
-    names = ("stage", "layers", "ranks", "degrees", "recompute", "ZeRO", "a micro-batch or step", "memory")
-    head = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = "".join(f"<tr>{''.join(_cells(row, stage))}</tr>" for row, stage in enumerate(stages[:MOST_STAGES]))
+    heads = ("stage", "layers", "ranks", "degrees", "recompute", "ZeRO", "a micro-batch or step", "memory")
+    rows = [tuple(html_text(text) for text in _cells(row, stage)) for row, stage in enumerate(stages[:MOST_STAGES])]
     left = len(stages) - MOST_STAGES
     more = _paragraph(f"{left} more in the plan document") if left > 0 else ""
-    return f"<h2>Stages</h2>{_scrolled('Stages')}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{more}"
+    return f"<h2>Stages</h2>{plain_table('Stages', heads, rows)}{more}"
 
 
-def _cells(row: int, stage: Stage) -> Iterable[str]:
-    texts = (
+def _cells(row: int, stage: Stage) -> tuple[str, ...]:
+    return (
         str(row),
         " + ".join(f"{span.count} x {span.block}" for span in stage.blocks),
         ranks_of(stage.devices),
@@ -123,7 +168,6 @@ def _cells(row: int, stage: Stage) -> Iterable[str]:
         seconds(stage.time_s),
         f"{gib(stage.memory.total_bytes)} ({percent(stage.memory.total_bytes / stage.memory.capacity_bytes)})",
     )
-    return (f"<td>{html_text(text)}</td>" for text in texts)
 
 
 def _launch_command(plan: Plan, request: PlanRequest) -> str | None:
@@ -132,13 +176,37 @@ def _launch_command(plan: Plan, request: PlanRequest) -> str | None:
     return None if launcher is None else export(plan, request, launcher.value).command
 
 
+def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> str:
+    heads = ("plan", "devices", "tokens/s", "memory of a device", "USD per million tokens", "kJ a step")
+    rows = [
+        (
+            _named(point.summary, follow),
+            f"{point.devices:,}",
+            significant(point.tokens_per_s),
+            gib(point.peak_memory_bytes),
+            "" if point.cost_per_million_tokens is None else f"{point.cost_per_million_tokens:.3f}",
+            "" if point.energy_per_step_j is None else significant(point.energy_per_step_j / 1e3),
+        )
+        for point in points[:MOST_POINTS]
+    ]
+    left = len(points) - len(rows)
+    more = _paragraph(f"{left} more in the plan document") if left > 0 else ""
+    return f"{plain_table('The frontier', heads, rows)}{more}"
+
+
+def _plans(named: Iterable[tuple[str, str]], follow: Follow) -> str:
+    """Other plans with what is said of each."""
+    lines = "".join(f"<li>{_named(name, follow)}: {html_text(said)}</li>" for name, said in named)
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _named(name: str, follow: Follow) -> str:
+    place = follow(name)
+    return html_text(name) if place is None else f'<a href="{html_text(place)}">{html_text(name)}</a>'
+
+
 def _drawn(title: str, svg: str) -> str:
-    return f"<h2>{title}</h2>{_scrolled(title, 'wide')}{svg}</div>"
-
-
-def _scrolled(name: str, look: str = "") -> str:
-    """The opening of a place that scrolls sideways, by keyboard too; ``name`` is text and is read to who doesn't see it."""
-    return f'<div class="{f"scroll {look}".strip()}" tabindex="0" role="region" aria-label="{html_text(name)}">'
+    return f"<h2>{title}</h2>{scrolled(title, 'wide')}{svg}</div>"
 
 
 def _paragraph(text: str) -> str:

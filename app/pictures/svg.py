@@ -14,8 +14,11 @@ LEFT = 150
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#1f2328}"
     ".c0{fill:#3b78c3}.c1{fill:#d1783c}.c2{fill:#4b9b5f}.c3{fill:#a35fb0}.c4{fill:#c2a32d}.c5{fill:#7d8590}.c6{fill:#b94a5a}"
-    ".c7{fill:#3fa7a7}.free{fill:#8883}"
-    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}}"
+    ".c7{fill:#3fa7a7}.free{fill:#8883}.node{fill:none;stroke:#8886}.mark{fill:#cf222e}"
+    ".s0{fill:#8883}.s1{fill:#3b78c355}.s2{fill:#3b78c388}.s3{fill:#3b78c3bb}.s4{fill:#3b78c3}"
+    ".line{fill:none;stroke:#3b78c3;stroke-width:2}.second{stroke:#d1783c}.third{stroke:#4b9b5f}.limit{stroke:#b94a5a;"
+    "stroke-dasharray:5 4}.grid{stroke:#8884;fill:none}.band{fill:#3b78c333}"
+    "@media(prefers-color-scheme:dark){text{fill:#e6edf3}}.on{fill:#fff;pointer-events:none}"
 )
 
 
@@ -31,6 +34,11 @@ def words(x: float, y: float, text: str, *, end: bool = False) -> str:
     """Return a line of text that starts, or ends, at a place."""
     anchor = ' text-anchor="end"' if end else ""
     return f'<text x="{x:.1f}" y="{y:.1f}"{anchor}>{html_text(text)}</text>'
+
+
+def label(x: float, y: float, text: str) -> str:
+    """Return words in the middle of a coloured place, which let the pointer through to its hint."""
+    return f'<text class="on" x="{x:.1f}" y="{y:.1f}" text-anchor="middle">{html_text(text)}</text>'
 
 
 def rectangle(x: float, y: float, width: float, height: float, *, look: str, hint: str = "") -> str:

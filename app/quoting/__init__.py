@@ -6,6 +6,7 @@ Nothing else writes a name into a script, a page or a report.
 
 from __future__ import annotations
 
+from meshwright.app.quoting.csv_text import csv_text
 from meshwright.app.quoting.github import workflow_message, workflow_property
 from meshwright.app.quoting.html import html_attribute, html_lines, html_text
 from meshwright.app.quoting.json_text import json_line, json_text
@@ -17,6 +18,7 @@ from meshwright.app.quoting.yaml_text import yaml_text
 
 __all__ = [
     "HIDDEN",
+    "csv_text",
     "here_document",
     "html_attribute",
     "html_lines",

@@ -131,9 +131,11 @@ class ReplanRepository:
             row = connection.execute(query).mappings().one_or_none()
         return None if row is None else Replan(**in_utc(row))
 
-    def page(self, *, before: int | None, limit: int) -> tuple[Replan, ...]:
-        """Newest batches first."""
+    def page(self, *, before: int | None, limit: int, cluster: str | None = None) -> tuple[Replan, ...]:
+        """Newest batches first; only those of a cluster where it is named."""
         query = owned(select(*COLUMNS), replans, self._tenant).order_by(replans.c.row.desc()).limit(limit)
+        if cluster is not None:
+            query = query.where(replans.c.cluster == cluster)
         if before is not None:
             query = query.where(replans.c.row < before)
         with reading(self._engine) as connection:

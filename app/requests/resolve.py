@@ -177,9 +177,10 @@ def read_model(document: object, *, files: Files, name: str | None = None, entry
 
 
 def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:
-    """The cluster of a document like a request's ``cluster``; raises DocumentError."""
+    """The cluster of a document like a request's ``cluster``, words among them; raises DocumentError, ClusterError."""
     check_values(document, entry)
-    cluster = _cluster(read_record(ClusterSource, document, what="cluster"), NO_REGISTRY, entry)
+    source = document if isinstance(document, str) else read_record(ClusterSource, document, what="cluster")
+    cluster = _cluster(source, NO_REGISTRY, entry)
     check_cluster(cluster)
     return cluster
 

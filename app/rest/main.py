@@ -46,9 +46,7 @@ from meshwright.app.rest.fleet import router as fleet_router
 from meshwright.app.rest.jobs import router as jobs_router
 from meshwright.app.rest.open_gate import open_gate
 from meshwright.app.rest.openapi import generated_from
-from meshwright.app.rest.pages.builder import router as builder_page_router
-from meshwright.app.rest.pages.plans import router as plan_pages_router
-from meshwright.app.rest.pages.sign_in import router as sign_in_router
+from meshwright.app.rest.pages.all_pages import ROUTERS as PAGE_ROUTERS
 from meshwright.app.rest.plans import router as plans_router
 from meshwright.app.rest.reference import router as reference_router
 from meshwright.app.rest.replans import router as replans_router
@@ -121,9 +119,8 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     app.include_router(checks_router)
     app.include_router(security_router)
     app.include_router(webhook_secrets_router)
-    app.include_router(plan_pages_router)
-    app.include_router(builder_page_router)
-    app.include_router(sign_in_router)
+    for page_router in PAGE_ROUTERS:
+        app.include_router(page_router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

@@ -25,7 +25,7 @@ def load_in_words(plan: Plan, request: PlanRequest) -> str | None:
     arrivals = request.workload.arrivals
     if isinstance(arrivals, ClosedArrivals):
         return None
-    rate = significant(plan.predicted.tokens_per_s / _mean_output(request.workload))
+    rate = significant(plan.predicted.tokens_per_s / mean_output(request.workload))
     asked = significant(arrivals.requests_per_s)
     if request.slo == Slo(confidence=request.slo.confidence):
         return (
@@ -35,7 +35,7 @@ def load_in_words(plan: Plan, request: PlanRequest) -> str | None:
     return f"These figures are at {rate} requests/s, the most at which the targets are kept, where {asked} were named."
 
 
-def _mean_output(work: ServingWorkload) -> float:
+def mean_output(work: ServingWorkload) -> float:
     """Tokens of an answer, in the mean."""
     if isinstance(work.arrivals, TraceArrivals):
         return fmean(work.arrivals.output_tokens)

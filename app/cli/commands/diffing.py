@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from typing import Any
 
 from meshwright.app.cli.commands.exits import print_json
@@ -13,6 +11,7 @@ from meshwright.app.errors import EXIT_GOOD
 from meshwright.app.plans.documents import read_plan_document
 from meshwright.app.requests.files import STDIN
 from meshwright.app.settings import Settings
+from meshwright.app.switches import devices_left
 from meshwright.costmodels.errors import InfeasibleError, InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.switching import Switch, Traffic, switch_bytes
@@ -29,7 +28,7 @@ def run_diff(old_plan: str, new_plan: str, lost: tuple[str, ...], output: Output
         if not answered.plan.feasible:
             why = "infeasible" if answered.plan.is_decided else "undecided, not found yet"
             raise InfeasibleError(f"the {name} plan is {why}: there is nothing to move")
-    switch = switch_bytes(old, new, device_of_old_rank=_devices_left(lost, old, new))
+    switch = switch_bytes(old, new, device_of_old_rank=devices_left(lost, old, new))
     if output is Output.JSON:
         print_json(diff_document(switch, old, new))
     else:
@@ -72,23 +71,3 @@ def _columns(traffic: Traffic) -> dict[str, Any]:
         "to_node_bytes": traffic.to_node,
         "to_network_bytes": traffic.to_network,
     }
-
-
-def _devices_left(lost: Sequence[str], old: AnsweredRequest, new: AnsweredRequest) -> list[int | None] | None:
-    """The new rank of each old device when those that are left close ranks; None where nothing is said to be lost."""
-    if not lost:
-        return None
-    n_old, n_new = old.request.cluster.n_devices, new.request.cluster.n_devices
-    gone = {rank for text in lost for rank in _ranks(text, n_old)}
-    left = [rank for rank in range(n_old) if rank not in gone]
-    place = {rank: i for i, rank in enumerate(left) if i < n_new}
-    return [place.get(rank) for rank in range(n_old)]
-
-
-def _ranks(text: str, n_devices: int) -> range:
-    """The ranks of "8" or "8-15"; raises InvalidInputError for anything else and for ranks that the old cluster lacks."""
-    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
-    ranks = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
-    if not ranks or ranks[-1] >= n_devices:
-        raise InvalidInputError("--lost names no ranks of the old plan's cluster", given=text, allowed=f"0 to {n_devices - 1}")
-    return ranks

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Engine
 
-from meshwright.app.db.engine import read_soon
-from meshwright.app.db.writes import Writes
+from meshwright.app.fleet.registered_repository import RegisteredKind, RegisteredRepository
 from meshwright.app.jobs.job import JobKind, JobStatus
 from meshwright.app.jobs.schemas import JobDocument, job_document
-from meshwright.app.observability.metrics import ANSWERS
-from meshwright.app.observability.tracing import current_parent
 from meshwright.app.pictures.page import plan_article
-from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
 from meshwright.app.plans.documents import read_plan_document
 from meshwright.app.quoting import html_text
 from meshwright.app.rest.jobs import find_job
-from meshwright.app.rest.pages.layout import HEADERS, page
+from meshwright.app.rest.pages.layout import HEADERS, choice, page
+from meshwright.app.rest.pages.reading import MOST_OFFERED
 from meshwright.app.rest.pages.routes import COOKIE, PageReader, PageRoute, PageWriter, form_of
-from meshwright.app.rest.preferences import urgency_of
+from meshwright.app.rest.pages.submitting import planned
 from meshwright.app.security.principal import Principal
 from meshwright.app.ways_in.model_words import model_of_catalogue
 from meshwright.app.ways_in.one_line import OneLine, Task, request_of_line
@@ -52,7 +48,7 @@ _BOTH = (("precision", "Precision", ""), ("launcher", "Launcher", ""), ("objecti
 @router.get("/new")
 def ask(request: Request, caller: PageWriter) -> Response:
     """The empty form."""
-    return _form(request, {})
+    return _form(request, caller, {})
 
 
 @router.post("/new")
@@ -60,14 +56,9 @@ async def submit(request: Request, caller: PageWriter) -> Response:
     """Lead to the stored plan of what the form asks, or to the job that makes it; show the form again where neither is."""
     given = await form_of(request)
     try:
-        made = await _submitted(request, caller, _document(given))
+        return await planned(request, caller, _document(given))
     except InvalidInputError as error:
-        return _form(request, given, error)
-    ANSWERS.labels(made.how).inc()
-    if made.text is not None:
-        return RedirectResponse(f"/plans/{made.digest}", 303, HEADERS)
-    assert made.job is not None, "a submission has a text or a job"
-    return RedirectResponse(f"/jobs/{made.job.id}", 303, HEADERS)
+        return await asyncio.to_thread(_form, request, caller, given, error)
 
 
 @router.get("/jobs/{job_id}")
@@ -84,38 +75,46 @@ def show_job(request: Request, caller: PageReader, job_id: str) -> Response:
     return page(f"Job: {job.model}", _progress(job_document(job)), refresh_s=again, signed_in=signed_in)
 
 
-async def _submitted(request: Request, caller: Principal, document: dict[str, Any]) -> Submission:
-    service: PlanService = request.app.state.service
-    engine: Engine = request.app.state.engine
-    writes: Writes = request.app.state.writes
-    call = Call(caller, document, urgency_of(None), None, current_parent())
-    resolved = service.resolve_alone(call)
-    wanted: Submission | Wanted | None = service.remembered(call, resolved)
-    if wanted is None:
-        wanted = await read_soon(engine, service.look_up, call, resolved)
-    return wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
-
-
 def _document(given: dict[str, str]) -> dict[str, Any]:
     """The request document of a form: what the same words on a command line say."""
     task = Task.SERVE if given.get("task") == Task.SERVE else Task.TRAIN
     words: dict[str, Any] = {name: text for name, text in given.items() if name in _WORDS}
     source = model_of_catalogue(given.get("model", ""))
-    return request_of_line(OneLine(given.get("model", ""), task=task, **words), source=source)
+    registered = given.get("cluster")
+    if registered is not None:
+        if "gpus" in words:
+            raise InvalidInputError(
+                "devices in words and a registered cluster do not go together",
+                given=f"{words['gpus']} and {registered}",
+                remedy="leave one of them empty",
+            )
+        words["gpus"] = registered
+    document = request_of_line(OneLine(given.get("model", ""), task=task, **words), source=source)
+    return document if registered is None else document | {"cluster": {"name": registered}}
 
 
-def _form(request: Request, given: dict[str, str], error: InvalidInputError | None = None) -> Response:
+def _form(request: Request, caller: Principal, given: dict[str, str], error: InvalidInputError | None = None) -> Response:
     said = "" if error is None else f'<p class="bad" role="alert">{html_text(str(error))}</p>'
     serves = given.get("task", Task.SERVE) == Task.SERVE
     body = (
         f'<h1>New plan</h1>{said}<form method="post" action="/new">'
         f"{_field('model', 'Model: a name of the catalogue or of the Hugging Face Hub', given, 'Qwen/Qwen3-8B')}"
-        f"{_field('gpus', 'Devices, in words', given, '8xH100')}"
+        f'<div class="fields">{_field("gpus", "Devices, in words", given, "8xH100")}{_registered(request, caller, given)}</div>'
         f"<fieldset><legend>{_radio(Task.SERVE, 'Serve', checked=serves)}</legend>{_fields(_SERVING, given)}</fieldset>"
         f"<fieldset><legend>{_radio(Task.TRAIN, 'Train', checked=not serves)}</legend>{_fields(_TRAINING, given)}</fieldset>"
         f"<details><summary>More</summary>{_fields(_BOTH, given)}</details><p><button>Plan</button></p></form>"
     )
     return page("New plan", body, status=200 if error is None else 422, signed_in=COOKIE in request.cookies)
+
+
+def _registered(request: Request, caller: Principal, given: dict[str, str]) -> str:
+    """The choice of a registered cluster; nothing where none is registered."""
+    found = RegisteredRepository(request.app.state.engine, caller.tenant, RegisteredKind.CLUSTER)
+    names = [each.name for each in found.page(before=None, limit=MOST_OFFERED)]
+    if not names:
+        return ""
+    options = [("", "none"), *((name, name) for name in names)]
+    return choice("cluster", "or a registered cluster", options, given.get("cluster"))
 
 
 def _fields(rows: tuple[tuple[str, str, str], ...], given: dict[str, str]) -> str:

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import HTMLResponse
 from sqlalchemy import Engine
 
-from meshwright.app.http.bodies import JSON
 from meshwright.app.http.cursors import cursor_of
 from meshwright.app.http.paging import Cursor, NameFilter, before_of, page_of
-from meshwright.app.pictures.page import plan_article, plan_page
+from meshwright.app.pictures.page import plan_article
 from meshwright.app.pictures.step_timeline import step_timeline
-from meshwright.app.pictures.trace import trace_text
+from meshwright.app.pictures.tables import plain_table
 from meshwright.app.plans.documents import read_plan_document
 from meshwright.app.plans.repository import PlanFilter, Staleness
 from meshwright.app.plans.schemas import PlanItem, plan_item
 from meshwright.app.plans.store import PlanStore
 from meshwright.app.quoting import html_text
-from meshwright.app.rest.pages.layout import HEADERS, page, table
+from meshwright.app.rest.pages.layout import link, page
 from meshwright.app.rest.pages.routes import COOKIE, PageReader, PageRoute
+from meshwright.app.rest.pages.runs import runs_table
+from meshwright.app.runs.repository import RunFilter, RunRepository
+from meshwright.app.runs.schemas import run_item
+from meshwright.app.security.principal import Principal, Scope
+from meshwright.app.ways_in.named_plans import request_of_name
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.problem.request import ServingRequest
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 PAGE = 50
 """Plans of a page of the list."""
+
+MOST_RUNS = 5
+"""Measured runs that the page of a plan shows, the newest."""
 
 _CURSOR = "plan"
 
@@ -75,38 +84,59 @@ def show_plan(request: Request, caller: PageReader, digest: str) -> Response:
     answered = read_plan_document(json.loads(store.get(digest)))
     since = store.stale_since(digest).get(digest)
     stale = "" if since is None else f'<p class="bad">Stale: a newer calibration was stored {since:%Y-%m-%d %H:%M} UTC.</p>'
-    place = f"/plans/{html_text(digest)}"
-    files = [f'<a href="{place}/document">plan document (JSON)</a>', f'<a href="{place}/page">this page as a file</a>']
+    plan = answered.plan
+    title = f"Plan: {plan.model or answered.request.model.name}"
+    article = plan_article(answered, _follow(answered, digest))
+    body = f"{stale}{_actions(answered, digest, caller)}{article}{_runs(request, caller, digest)}{_files(answered, digest)}"
+    return page(title, body, signed_in=COOKIE in request.cookies)
+
+
+def _follow(answered: AnsweredRequest, digest: str) -> Callable[[str], str | None]:
+    """Where the page of a plan leads from the name of another: to the form that plans it, of names that a search can say."""
+    predicted = answered.plan.predicted
+    figures = None if predicted is None else (predicted.tokens_per_s, predicted.peak_memory_bytes)
+    own = {each.summary for each in answered.plan.frontier if (each.tokens_per_s, each.peak_memory_bytes) == figures}
+
+    def place(name: str) -> str | None:
+        if name in own or request_of_name(answered.request, name) is None:
+            return None
+        return f"/plans/{digest}/instead?{urlencode({'name': name})}"
+
+    return place
+
+
+def _actions(answered: AnsweredRequest, digest: str, caller: Principal) -> str:
+    """Links to all that can be done with a plan."""
+    if not answered.plan.feasible:
+        return ""
+    places = [(f"/plans/{digest}/launch", "Launch it"), (f"/diff?old={digest}", "Compare it with another")]
     if step_timeline(answered) is not None:
-        files.append(f'<a href="{place}/trace">trace of a step</a> for Perfetto')
-    document = f"<p>Take away: {', '.join(files)}</p>"
-    title = f"Plan: {answered.plan.model or answered.request.model.name}"
-    return page(title, stale + plan_article(answered) + document, signed_in=COOKIE in request.cookies)
+        places.append((f"/plans/{digest}/step", "Look at a step closely"))
+    if isinstance(answered.request, ServingRequest):
+        places.append((f"/plans/{digest}/load", "See it under load"))
+    if caller.may(Scope.CALIBRATIONS_WRITE):
+        places.append((f"/plans/{digest}/run", "Report a run of it"))
+    return f"<p>{' · '.join(link(place, words) for place, words in places)}</p>"
 
 
-@router.get("/plans/{digest}/document")
-def take_document(request: Request, caller: PageReader, digest: str) -> Response:
-    """The plan document, as a file."""
-    text = PlanStore(request.app.state.engine, caller.tenant).get(digest)
-    return Response(text, media_type=JSON, headers=HEADERS | {"content-disposition": 'attachment; filename="plan.json"'})
+def _runs(request: Request, caller: Principal, digest: str) -> str:
+    """The latest measured runs of a plan; nothing where there are none."""
+    found = RunRepository(request.app.state.engine, caller.tenant)
+    rows, more = page_of(found.page(RunFilter(plan=digest), before=None, limit=MOST_RUNS + 1), MOST_RUNS)
+    if not rows:
+        return ""
+    older = f"<p>{link(f'/runs?plan={digest}', 'All runs of it')}</p>" if more else ""
+    return f"<h2>Measured runs</h2>{runs_table([run_item(row) for row in rows])}{older}"
 
 
-@router.get("/plans/{digest}/page")
-def take_page(request: Request, caller: PageReader, digest: str) -> Response:
-    """The page of a plan as a file that opens offline."""
-    text = PlanStore(request.app.state.engine, caller.tenant).get(digest)
-    whole = plan_page(read_plan_document(json.loads(text)))
-    return HTMLResponse(whole, headers=HEADERS | {"content-disposition": 'attachment; filename="plan.html"'})
-
-
-@router.get("/plans/{digest}/trace")
-def take_trace(request: Request, caller: PageReader, digest: str) -> Response:
-    """The pipeline timeline of a training plan's step, as a trace for Perfetto."""
-    text = PlanStore(request.app.state.engine, caller.tenant).get(digest)
-    trace = trace_text(read_plan_document(json.loads(text)))
-    return Response(
-        trace, media_type=JSON, headers=HEADERS | {"content-disposition": 'attachment; filename="plan.perfetto.json"'}
-    )
+def _files(answered: AnsweredRequest, digest: str) -> str:
+    """The files that a plan can be taken away as."""
+    files = [("document", "plan document (JSON)"), ("page", "this page as a file")]
+    if answered.plan.feasible:
+        files += [("stages.csv", "its stages (CSV)"), ("map", "rank map (SVG)"), ("memory", "memory (SVG)")]
+    if step_timeline(answered) is not None:
+        files += [("timeline", "timeline (SVG)"), ("trace", "trace of a step for Perfetto")]
+    return f"<p>Take away: {', '.join(link(f'/plans/{digest}/{name}', words) for name, words in files)}</p>"
 
 
 def _states(chosen: Staleness | str | None) -> str:
@@ -118,7 +148,7 @@ def _states(chosen: Staleness | str | None) -> str:
 
 
 def _table(items: list[PlanItem]) -> str:
-    return table(
+    return plain_table(
         "Plans",
         ("model", "what", "devices", "tokens/s", "certificate", "made (UTC)", "calibration"),
         [

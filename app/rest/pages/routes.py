@@ -82,6 +82,8 @@ def page_caller(scope: Scope) -> Callable[[Request], Awaitable[Principal]]:
 
 PageReader = Annotated[Principal, Depends(page_caller(Scope.PLANS_READ))]
 PageWriter = Annotated[Principal, Depends(page_caller(Scope.PLANS_WRITE))]
+PageRunWriter = Annotated[Principal, Depends(page_caller(Scope.CALIBRATIONS_WRITE))]
+PageClusterWriter = Annotated[Principal, Depends(page_caller(Scope.CLUSTERS_WRITE))]
 
 
 async def form_of(request: Request) -> dict[str, str]:

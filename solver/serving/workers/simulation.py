@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.costmodels.errors import InfeasibleError
+from meshwright.costmodels.queueing.results import RequestTimes
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
 from meshwright.costmodels.queueing.statistics import Percentile, percentile
@@ -20,6 +21,9 @@ from meshwright.solver.serving.workers.given import given_candidate
 PROBABILITIES = (0.50, 0.90, 0.95, 0.99)
 """Percentiles that are reported."""
 
+SPREAD = tuple(range(1, 100))
+"""Percentiles that the whole distribution of a time is drawn by."""
+
 INTERVALS = 56
 """Intervals of the timeline: as many as fit in a picture of 80 columns."""
 
@@ -28,10 +32,12 @@ _P95 = PROBABILITIES.index(0.95)
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Mean and PROBABILITIES of a time in seconds, each percentile with the 90% confidence interval of the simulation."""
+    """Mean and PROBABILITIES of a time in seconds, each percentile with the 90% confidence interval of the simulation, and the
+    percentiles of SPREAD."""
 
     mean_s: float
     percentiles: tuple[Percentile, ...]
+    spread_s: tuple[float, ...] = ()
 
     @property
     def p95(self) -> Percentile:
@@ -41,14 +47,15 @@ class Distribution:
     def measured(self, law: LatencyLaw) -> Distribution:
         """Return the medians of measured times of which these are simulated."""
         told = tuple(Percentile(*map(law.median_s, (each.value, each.low, each.high))) for each in self.percentiles)
-        return Distribution(law.median_s(self.mean_s), told)
+        return Distribution(law.median_s(self.mean_s), told, tuple(map(law.median_s, self.spread_s)))
 
 
 @dataclass(frozen=True, eq=False)
 class ServingSimulation:
     """A simulated plan. ``tpot`` is None where no request has a second token; ``missed`` names the targets that its 95th
     percentiles do not keep with the confidence of the SLO.
-    ``timeline`` is of one replica, None where there are several ``kinds`` of them."""
+    ``timeline`` is of one replica, None where there are several ``kinds`` of them; ``times`` are those of the requests that it
+    was given, as simulated."""
 
     requests: int
     counted: int
@@ -64,6 +71,7 @@ class ServingSimulation:
     evictions: int
     missed: tuple[str, ...]
     kinds: tuple[KindSimulation, ...] = ()
+    times: RequestTimes | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +116,7 @@ def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline,
         peak_running=whole.peak_running,
         evictions=whole.evictions,
         missed=missed_targets(evaluator.promised, ttft, tpot),
+        times=whole.requests,
     )
 
 
@@ -130,7 +139,10 @@ def whole_requests(law: ServingLaw) -> LatencyLaw:
 
 
 def _distribution(times_s: np.ndarray) -> Distribution:
-    return Distribution(float(np.mean(times_s)), tuple(percentile(times_s, p) for p in PROBABILITIES))
+    spread_s = np.percentile(times_s, SPREAD) if len(times_s) else ()
+    return Distribution(
+        float(np.mean(times_s)), tuple(percentile(times_s, p) for p in PROBABILITIES), tuple(map(float, spread_s))
+    )
 
 
 def _answered_tokens(result: SimulationResult) -> float:

@@ -11,6 +11,7 @@ from meshwright.solver.serving.forms.kinds.answer import token_parts
 from meshwright.solver.serving.forms.kinds.given import given_kinds
 from meshwright.solver.serving.workers.simulation import (
     PROBABILITIES,
+    SPREAD,
     Distribution,
     KindSimulation,
     ServingSimulation,
@@ -60,4 +61,5 @@ def _name(kind: WorkerKind) -> str:
 
 
 def _of_all(parts: list[WeightedObservations]) -> Distribution:
-    return Distribution(mixture_mean(parts), tuple(mixture_percentile(parts, p) for p in PROBABILITIES))
+    spread_s = tuple(mixture_percentile(parts, percent / 100).value for percent in SPREAD)
+    return Distribution(mixture_mean(parts), tuple(mixture_percentile(parts, p) for p in PROBABILITIES), spread_s)
