@@ -8,11 +8,12 @@ a function of another file that it calls changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, update_wrapper
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
+import numpy as np
 from numba import njit
 
 if TYPE_CHECKING:
@@ -28,6 +29,69 @@ _DIGITS = 12
 def kept_compiled(function: _Function) -> Dispatcher[_Function]:
     """Compile a function, and keep it on disk until any compiled code of its floor or of the cost models changes."""
     return njit(cache=True)(named_by_sources(function))
+
+
+class CompiledOnceItPays:
+    """A function that runs as Python until compiling it is less work than what it has done: a first small plan compiles none.
+
+    Found on disk, it runs compiled from the first call on. Compiled callers take it for its compiled self, and callers that run
+    as Python for its Python.
+    """
+
+    _as_python = 0
+    """Number of these that are running as Python."""
+
+    def __init__(self, dispatcher: Dispatcher[Callable[..., object]], pays_after: int):
+        self.dispatcher = dispatcher
+        self._work_left = pays_after
+        self._asked_disk = False
+        update_wrapper(self, dispatcher.py_func)
+
+    @property
+    def _numba_type_(self) -> object:
+        """The type under which numba's compiler finds the compiled function."""
+        return self.dispatcher._numba_type_
+
+    def __call__(self, *arguments: object) -> object:
+        """Return the function's result: the same to the last bit, compiled or not."""
+        if CompiledOnceItPays._as_python:
+            return self.dispatcher.py_func(*arguments)
+        if not self._asked_disk:
+            self._asked_disk = True
+            self._work_left = 0 if is_on_disk(self.dispatcher) else self._work_left
+        if self._work_left <= 0:
+            return self.dispatcher(*arguments)
+        self._work_left -= 1 + sum(argument.size for argument in arguments if isinstance(argument, np.ndarray))
+        CompiledOnceItPays._as_python += 1
+        try:
+            return self.dispatcher.py_func(*arguments)
+        finally:
+            CompiledOnceItPays._as_python -= 1
+
+
+def compiled_once_it_pays(*, pays_after: int) -> Callable[[_Function], _Function]:
+    """Keep a function compiled as `kept_compiled` does, from the call on at which that pays.
+
+    ``pays_after`` calls, and elements of the arrays that they are given, take half a second or less as Python; compiling takes
+    longer. For functions that give the same bits as Python: scalars of 64 bits, functions of `math`, and no sums of numpy,
+    which adds in another order.
+    """
+
+    def decorate(function: _Function) -> _Function:
+        return cast(_Function, CompiledOnceItPays(kept_compiled(function), pays_after))
+
+    return decorate
+
+
+def is_on_disk(dispatcher: Dispatcher[Callable[..., object]]) -> bool:
+    """Return True if a function of these sources has been compiled on this machine before."""
+    folder = Path(dispatcher.stats.cache_path or ".")
+    function = dispatcher.py_func
+    named = f"{Path(function.__code__.co_filename).stem}.{function.__qualname__}-{function.__code__.co_firstlineno}."
+    try:
+        return any(path.name.startswith(named) for path in folder.iterdir())
+    except OSError:
+        return False
 
 
 def named_by_sources(function: _Function) -> _Function:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costmodels.compiling import kept_compiled
+from meshwright.costmodels.compiling import compiled_once_it_pays
 from meshwright.costmodels.curves.gemm import Silicon
 from meshwright.costmodels.curves.interpolation import trilinear
 
@@ -89,7 +89,7 @@ class AttentionShape(NamedTuple):
     head_dim: float
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=15_000)
 def prefill_s(shape: AttentionShape, curve: PrefillCurve, silicon: Silicon) -> float:
     """Seconds of a forward pass over whole sequences or chunks of them."""
     log_ratio = trilinear(
@@ -99,7 +99,7 @@ def prefill_s(shape: AttentionShape, curve: PrefillCurve, silicon: Silicon) -> f
     return modelled_prefill_s(shape, curve, silicon) * math.exp(log_ratio)
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=150_000)
 def modelled_prefill_s(shape: AttentionShape, curve: PrefillCurve, silicon: Silicon) -> float:
     """Seconds of a forward pass by the physical constants alone."""
     waves = shape.batch * shape.heads * math.ceil(shape.q_tokens / QUERY_TILE) / curve.cores
@@ -115,7 +115,7 @@ def modelled_prefill_s(shape: AttentionShape, curve: PrefillCurve, silicon: Sili
     return curve.launch_s + max(matrix_s, memory_s)
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=15_000)
 def decode_s(shape: AttentionShape, curve: DecodeCurve, silicon: Silicon) -> float:
     """Seconds of one new token for each sequence of a batch."""
     log_ratio = trilinear(
@@ -125,7 +125,7 @@ def decode_s(shape: AttentionShape, curve: DecodeCurve, silicon: Silicon) -> flo
     return modelled_decode_s(shape, curve, silicon) * math.exp(log_ratio)
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=150_000)
 def modelled_decode_s(shape: AttentionShape, curve: DecodeCurve, silicon: Silicon) -> float:
     """Seconds of a decode step by the physical constants alone; ``silicon.element_bytes`` is the cache's width."""
     waves = shape.batch * shape.kv_heads * math.ceil(shape.kv_tokens / CACHE_CHUNK) / curve.cores
@@ -137,7 +137,7 @@ def modelled_decode_s(shape: AttentionShape, curve: DecodeCurve, silicon: Silico
     return curve.launch_s + max(memory_s, matrix_s) + curve.head_s * shape.batch * shape.heads
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=100_000)
 def prefills_s(shapes: Floats, curve: PrefillCurve, silicon: Silicon) -> Floats:
     """`prefill_s` of each row of an array whose columns are the fields of AttentionShape."""
     seconds = np.empty(shapes.shape[0])
@@ -146,7 +146,7 @@ def prefills_s(shapes: Floats, curve: PrefillCurve, silicon: Silicon) -> Floats:
     return seconds
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=100_000)
 def decodes_s(shapes: Floats, curve: DecodeCurve, silicon: Silicon) -> Floats:
     """`decode_s` of each row of an array whose columns are the fields of AttentionShape."""
     seconds = np.empty(shapes.shape[0])
@@ -155,7 +155,7 @@ def decodes_s(shapes: Floats, curve: DecodeCurve, silicon: Silicon) -> Floats:
     return seconds
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=500_000)
 def attention_shape(row: Floats) -> AttentionShape:
     """One row of an array of shapes as a record."""
     return AttentionShape(row[0], row[1], row[2], row[3], row[4], row[5], row[6])

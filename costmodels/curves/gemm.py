@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costmodels.compiling import kept_compiled
+from meshwright.costmodels.compiling import compiled_once_it_pays
 from meshwright.costmodels.curves.interpolation import bilinear, trilinear
 
 Floats = NDArray[np.float64]
@@ -89,13 +89,13 @@ class Silicon(NamedTuple):
     element_bytes: float
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=3_500)
 def gemm_s(m: float, n: float, k: float, batch: float, curve: GemmCurve, silicon: Silicon) -> float:
     """Seconds of ``batch`` products (m, k) x (k, n)."""
     return modelled_gemm_s(m, n, k, batch, curve, silicon) * math.exp(log_correction(m * batch, n, k, curve))
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=6_000)
 def modelled_gemm_s(m: float, n: float, k: float, batch: float, curve: GemmCurve, silicon: Silicon) -> float:
     """Seconds by the physical constants alone: the fastest cut and the launch."""
     bytes_per_s = curve.memory_efficiency * silicon.memory_bytes_per_s
@@ -120,7 +120,7 @@ def modelled_gemm_s(m: float, n: float, k: float, batch: float, curve: GemmCurve
     return curve.launch_s + fastest_s
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=6_000)
 def log_correction(m: float, n: float, k: float, curve: GemmCurve) -> float:
     """Logarithm of measured over modelled time at a size."""
     log2_k = math.log2(k)
@@ -139,7 +139,7 @@ def log_correction(m: float, n: float, k: float, curve: GemmCurve) -> float:
     return total
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=500_000)
 def covered_rows(m: float) -> float:
     """Rows rounded up to what the smallest tiles hold."""
     if m > 64.0:
@@ -147,14 +147,14 @@ def covered_rows(m: float) -> float:
     return math.ceil(m / 16.0) * 16.0 if m > 16.0 else m
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=300_000)
 def tile_waves(m: float, n: float, index: int, cores: float) -> float:
     """Waves of tiles of WAVE_TILES[index] that cover an (m, n) output."""
     rows, columns = WAVE_TILES[index]
     return float(math.ceil(m / rows) * math.ceil(n / columns) / cores)
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=12_000)
 def gemms_s(m: Floats, n: Floats, k: Floats, batch: Floats, curve: GemmCurve, silicon: Silicon) -> Floats:
     """`gemm_s` of each element of four arrays of one length."""
     seconds = np.empty(m.shape[0])

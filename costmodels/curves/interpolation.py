@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costmodels.compiling import kept_compiled
+from meshwright.costmodels.compiling import compiled_once_it_pays
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=200_000)
 def cell(x: float, nodes: Floats) -> tuple[int, float]:
     """Index of the node below x and the share of the way to the next one, held to the table's ends."""
     last = nodes.shape[0] - 2
@@ -23,7 +23,7 @@ def cell(x: float, nodes: Floats) -> tuple[int, float]:
     return index, float((x - nodes[index]) / (nodes[index + 1] - nodes[index]))
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=60_000)
 def bilinear(x: float, y: float, x_nodes: Floats, y_nodes: Floats, values: Floats) -> float:
     """Interpolated value at (x, y) of a table of shape (len(x_nodes), len(y_nodes))."""
     i, u = cell(x, x_nodes)
@@ -33,7 +33,7 @@ def bilinear(x: float, y: float, x_nodes: Floats, y_nodes: Floats, values: Float
     return float((1.0 - u) * low + u * high)
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=20_000)
 def trilinear(x: float, y: float, z: float, x_nodes: Floats, y_nodes: Floats, z_nodes: Floats, values: Floats) -> float:
     """Interpolated value at (x, y, z) of a table of shape (len(x_nodes), len(y_nodes), len(z_nodes))."""
     i, u = cell(x, x_nodes)

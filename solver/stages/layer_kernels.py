@@ -8,13 +8,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costmodels.compiling import kept_compiled
+from meshwright.costmodels.compiling import compiled_once_it_pays
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=150_000)
 def memory_reach(static: Floats, activation: Floats, transient: Floats, capacity: Floats, in_flight: Ints) -> Ints:
     """``reach[i, c, k]``: the greatest end of a segment that starts at block k and fits stage i under config c.
 
@@ -50,7 +50,7 @@ def memory_reach(static: Floats, activation: Floats, transient: Floats, capacity
     return reach
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=500_000)
 def least_rest(time: Floats, boundary: Floats) -> Floats:
     """``rest[i, k]``: no split of blocks k.. over stages i.. has a smaller sum of stage times; ``time[P, C, L]`` per block."""
     n_stages, n_configs, n_blocks = time.shape
@@ -69,7 +69,7 @@ def least_rest(time: Floats, boundary: Floats) -> Floats:
     return rest
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=300_000)
 def least_tail(
     cumulative_time: Floats,
     cumulative_extra: Floats,
@@ -127,7 +127,7 @@ def least_tail(
     return float(best), ends, configs
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=500_000)
 def _time_reach(cumulative_time: Floats, boundary: Floats, fits: Ints, limit: float) -> tuple[Ints, Ints]:
     """As `memory_reach` with the time limit added: per config, and the greatest over configs ``[P, L]``."""
     n_stages, n_configs, n_blocks = fits.shape
@@ -145,7 +145,7 @@ def _time_reach(cumulative_time: Floats, boundary: Floats, fits: Ints, limit: fl
     return reach, farthest
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=500_000)
 def _cut_windows(farthest: Ints) -> tuple[Ints, Ints]:
     """Bounds ``[P+1]`` on the block that stage i begins with, from both ends; an empty range means that no split exists."""
     n_stages, n_blocks = farthest.shape
@@ -162,7 +162,7 @@ def _cut_windows(farthest: Ints) -> tuple[Ints, Ints]:
     return first, last
 
 
-@kept_compiled
+@compiled_once_it_pays(pays_after=10_000)
 def least_shortage(
     static: Floats, activation: Floats, transient: Floats, capacity: Floats, in_flight: Ints
 ) -> tuple[Ints, Ints]:
