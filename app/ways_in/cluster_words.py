@@ -2,7 +2,7 @@
 
     cluster   part (+ part)*
     part      [nodes x] [devices x] name [@ network]      devices of a device; nodes of a node type
-              name : devices, name x devices, devices of [size] name
+              name : devices, name x devices, devices of [size] name, nodes of [devices] name
     network   speed, or cards x speed: what a node has in all
 
 Devices that fill no node are a node of fewer, with its share of the network. Parts with other nodes are groups of their own.
@@ -28,7 +28,8 @@ _COUNTS = re.compile(
     rf"(?P<first>[0-9]{{1,7}}){_TIMES}(?:(?P<second>[0-9]{{1,7}})\s*(?:[x×*])\s*)?(?P<name>[^0-9\s].*|[0-9].*)", re.IGNORECASE
 )
 _NODES_OF = re.compile(
-    r"(?P<first>[0-9]{1,7})\s*(?:nodes?|hosts?|servers?|racks?)\s+of\s+(?P<second>[0-9]{1,7})\s*[x×*]?\s*(?P<name>.+)",
+    r"(?P<first>[0-9]{1,7})\s*(?:nodes?|hosts?|servers?|machines?|box(?:es)?|racks?)"
+    r"\s*(?:of|with|,|:|(?=[0-9]))\s*(?:(?P<second>[0-9]{1,7})\s*[x×*]?\s*(?=\S))?(?P<name>.+)",
     re.IGNORECASE,
 )
 _PART_OF = re.compile(
@@ -38,11 +39,21 @@ _PART_OF = re.compile(
 _COUNT_LAST = re.compile(r"(?P<name>[^:]+?)\s*[:x×*]\s*(?P<first>[0-9]{1,7})", re.IGNORECASE)
 
 
+_NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
+_SPOKEN = re.compile(rf"(?<!of )\b({'|'.join((*_NUMBERS, 'an?'))})\s+(?=\S)", re.IGNORECASE)
+_FILLING = re.compile(
+    r"(?<=\s)(?:free|available|idle|spare|unused)\s+(?=\S)|\s+(?:each|apiece|per\s+(?:node|host|server|machine))\b",
+    re.IGNORECASE,
+)
+_PARTS = re.compile(r"\s*\+\s*|\s+and\s+|(?<!nodes)(?<!hosts)(?<!servers)(?<!machines)(?<!racks)\s*,\s*")
+
+
 class _Counted(Enum):
     """The things that the last number of a part counts."""
 
     AS_NAMED = "devices of a device, nodes of a node type"
     DEVICES = "devices"
+    NODES = "nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +71,14 @@ def cluster_of_words(text: str) -> Cluster:
     """Return the cluster that the words say; raises ClusterError with what is allowed and the nearest name."""
     if not text.strip() or len(text) > LONGEST:
         raise ClusterError("these words name no cluster", given=text[:LONGEST], allowed=EXAMPLES)
-    nodes = [group for part in re.split(r"\s*\+\s*|\s*,\s*|\s+and\s+", text.strip()) for group in _groups(part, text)]
+    nodes = [group for part in _PARTS.split(_in_figures(text.strip())) for group in _groups(part, text)]
     return Cluster(groups=tuple(_named(nodes)))
+
+
+def _in_figures(text: str) -> str:
+    """Return the words with numbers in figures and without words that say nothing: ``two hosts, eight free H100 each``."""
+    counted = _SPOKEN.sub(lambda word: f"{_NUMBERS.index(number) + 1 if (number := word[1].lower()) in _NUMBERS else 1} ", text)
+    return _FILLING.sub("", counted)
 
 
 def _groups(words: str, text: str) -> list[tuple[NodeType, int]]:
@@ -76,7 +93,9 @@ def _groups(words: str, text: str) -> list[tuple[NodeType, int]]:
             allowed=str(node.devices_per_node),
             remedy=f"say: {part.counts[0]} of {node.devices_per_node} {part.name}",
         )
-    counts_devices = is_device or part.counted is _Counted.DEVICES or len(part.counts) == 2
+    counts_devices = (
+        (is_device and part.counted is not _Counted.NODES) or part.counted is _Counted.DEVICES or len(part.counts) == 2
+    )
     groups = _of_devices(part, node) if counts_devices else [(node, part.counts[0])]
     if network:
         groups = [(_with_network(each, network.strip()), count) for each, count in groups]
@@ -109,7 +128,10 @@ def _read(words: str, text: str) -> _Part:
         counts = tuple(int(fields[name]) for name in ("first", "second") if fields.get(name))
         if 0 in counts:
             raise ClusterError("a cluster of no devices", given=text, allowed="1 or more of each", remedy=f"say: {EXAMPLES}")
-        counted = _Counted.DEVICES if form is _PART_OF else _Counted.AS_NAMED
+        if form is _NODES_OF:
+            counted = _Counted.AS_NAMED if len(counts) == 2 else _Counted.NODES
+        else:
+            counted = _Counted.DEVICES if form is _PART_OF else _Counted.AS_NAMED
         return _Part(counts, fields["name"].strip(), counted, int(fields["whole"]) if fields.get("whole") else None)
     if not words or words[0].isdigit():
         raise ClusterError("these words name no cluster", given=text, allowed=EXAMPLES)

@@ -25,6 +25,8 @@ def named_hardware(text: str) -> tuple[NodeType, bool]:
     """
     wanted = _plain(text)
     devices, nodes = _devices(), _nodes()
+    if wanted not in devices and wanted not in nodes and wanted.removesuffix("s") in {*devices, *nodes}:
+        wanted = wanted.removesuffix("s")
     if wanted in devices:
         return _usual_node(devices[wanted], text), True
     if wanted in nodes:
