@@ -39,6 +39,17 @@ is read as a decoder of Llama's layers with the sizes and the experts that it na
 name says so. What such a file does not name (norms of queries and keys, biases, layers that are no
 attention) is missing from parameters and work.
 
+Two kinds are planned with bounds: attention over chosen keys (`deepseek_v32`, `glm_moe_dsa`,
+`minimax_m3`) is priced over all keys; of `deepseek_v4` the cache counts keys and values apart, though
+they are one tensor, all compressed entries are read, and one residual stream is sent between
+pipeline stages, where the model has `hc_mult`. Layers for multi-token prediction are in no count.
+
+Refused are Gemma 3n and 4 with keys and values that layers share or embeddings of each layer (E2B, E4B),
+and Kimi-K3, whose class is not public. Of the 117 files that aiconfigurator-core 0.12.0 ships and 43
+others (`python -m benchmarks.importer_trial`), 129 have exactly the parameters of `transformers`, one
+(Llama-Nemotron) those of its published tensors, 28 are refused as files of quantisation, one has class
+defaults that no model can run with, and one (Kimi-K3) is unknown.
+
 A classifier of any decoder is read under its `...ForSequenceClassification`: the head then has a row
 for each of `num_labels` (or `id2label`), and no vocabulary.
 """

@@ -39,7 +39,10 @@ _PART_OF = re.compile(
 _COUNT_LAST = re.compile(r"(?P<name>[^:]+?)\s*[:x×*]\s*(?P<first>[0-9]{1,7})", re.IGNORECASE)
 
 
-_NUMBERS = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
+_NUMBERS = (
+    *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
+    *("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen"),
+)
 _SPOKEN = re.compile(rf"(?<!of )\b({'|'.join((*_NUMBERS, 'an?'))})\s+(?=\S)", re.IGNORECASE)
 _FILLING = re.compile(
     r"(?<=\s)(?:free|available|idle|spare|unused)\s+(?=\S)|\s+(?:each|apiece|per\s+(?:node|host|server|machine))\b",

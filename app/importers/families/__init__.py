@@ -14,6 +14,7 @@ from meshwright.app.importers.families.hybrid import HYBRID_FAMILIES
 from meshwright.app.importers.families.linear_attention import LINEAR_ATTENTION_FAMILIES
 from meshwright.app.importers.families.llama import LLAMA_FAMILIES
 from meshwright.app.importers.families.llama_kin import LLAMA_KIN_FAMILIES
+from meshwright.app.importers.families.mixed.deepseek_v4 import DEEPSEEK_V4_FAMILIES
 from meshwright.app.importers.families.mixed.gemma4 import GEMMA4_FAMILIES
 from meshwright.app.importers.families.mixed.lfm import LFM_FAMILIES
 from meshwright.app.importers.families.mixed.mimo import MIMO_FAMILIES
@@ -44,6 +45,7 @@ _GROUPS = (
     OLMO_FAMILIES,
     PHI_FAMILIES,
     STARCODER_FAMILIES,
+    DEEPSEEK_V4_FAMILIES,
     GEMMA4_FAMILIES,
     LFM_FAMILIES,
     MIMO_FAMILIES,

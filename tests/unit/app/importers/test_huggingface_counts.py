@@ -23,7 +23,7 @@ SHARED_CONFIGS = HERE.parents[4] / "shared" / "data" / "hf_configs"
 # Class defaults that no model can run with: DeepSeek-V2's leave the number of experts of a token open.
 UNUSABLE_CONFIGS = {"default__DeepseekV2"}
 # model_types that transformers lacks, and whose classes such files carry.
-SAME_AS = {"kimi_k2": "deepseek_v3", "mimo": "qwen2", "minimax_m3": "minimax_m3_vl_text"}
+SAME_AS = {"kimi_k2": "deepseek_v3", "deepseek_ref": "deepseek_v4", "mimo": "qwen2", "minimax_m3": "minimax_m3_vl_text"}
 # Kinds that it lacks and has nothing like; the count is that of the published checkpoint's index of tensors.
 WITHOUT_A_CLASS = {"nemotron-nas"}
 PARTS_OF_A_WHOLE = {"glm4v", "glm4v_moe", "kimi_k25", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "step3p7"}
