@@ -1,0 +1,148 @@
+"""The pages in a real browser, from the form to a re-plan: nothing on the console, nothing from elsewhere, nobody shut out.
+
+Needs Chromium and Playwright; with MESHWRIGHT_AXE, the path of axe-core's script, every page's accessibility is judged too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright.app.jobs.sandbox import ChildSolver
+from meshwright.app.settings import Settings
+from tests.support.service import running_service
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+
+PATIENCE_MS = 300_000
+"""Time after which a page that waits for a solve hangs, on any machine."""
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+SERIOUS = ("serious", "critical")
+
+
+class Visitor:
+    """A browser's tab that notes what it should never see."""
+
+    def __init__(self, tab: Any, base: str):
+        self.tab, self.base = tab, base
+        self.wrong: list[str] = []
+        self.judged: set[str] = set()
+        axe = os.environ.get("MESHWRIGHT_AXE")
+        self.axe = Path(axe).read_text(encoding="utf-8") if axe else None
+        tab.set_default_timeout(PATIENCE_MS)
+        tab.on("console", lambda message: self.wrong.append(message.text) if message.type in ("error", "warning") else None)
+        tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        tab.on("request", lambda request: None if request.url.startswith(base) else self.wrong.append(request.url))
+
+    def open(self, place: str) -> None:
+        answer = self.tab.goto(self.base + place)
+        assert answer.status == 200, place
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        self.look()
+
+    def look(self) -> None:
+        """Judge the page that is open: its width on a phone, and its accessibility."""
+        self.tab.set_viewport_size(PHONE)
+        over = self.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert over <= 0, f"{self.tab.url} is {over} pixels wider than a phone"
+        self.tab.set_viewport_size(WIDE)
+        kind = re.sub(r"[0-9a-f]{12,}", "*", self.tab.url.split("?")[0])
+        if self.axe is None or kind in self.judged:
+            return
+        self.judged.add(kind)
+        self.tab.evaluate(self.axe)
+        found = self.tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+        self.wrong += [f"{self.tab.url}: {each['id']}: {each['help']}" for each in found if each["impact"] in SERIOUS]
+
+    def click(self, words: str, *, role: str = "link") -> None:
+        self.tab.get_by_role(role, name=words).first.click()
+
+    def take(self, words: str) -> bytes:
+        """The file that a link downloads."""
+        with self.tab.expect_download() as coming:
+            self.click(words)
+        return Path(coming.value.path()).read_bytes()
+
+
+@pytest.fixture
+def visitor(settings: Settings) -> Iterator[Visitor]:
+    with running_service(settings, ChildSolver()) as client, playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield Visitor(browser.new_page(accept_downloads=True), str(client.base_url).rstrip("/"))
+        finally:
+            browser.close()
+
+
+def test_from_the_form_to_a_replan(visitor: Visitor) -> None:
+    tab = visitor.tab
+    visitor.open("/clusters")
+    tab.get_by_label("Name").fill("prod")
+    tab.get_by_label("Devices, in words").fill("8xH100")
+    visitor.click("Register", role="button")
+    visitor.look()
+
+    visitor.open("/new")
+    tab.get_by_label("Model", exact=False).first.fill("llama-3.1-8b")
+    tab.get_by_label("or a registered cluster").select_option("prod")
+    tab.get_by_label("Train").check()
+    tab.locator("#batch").fill("64")
+    tab.locator("#seq").fill("2048")
+    visitor.click("Plan", role="button")
+    tab.wait_for_url(re.compile(r"/plans/sha256"))
+    visitor.look()
+    plan = tab.url
+    assert tab.get_by_text("Optimal").first.is_visible()
+    assert tab.locator("svg").count() >= 2
+
+    assert b"<svg" in visitor.take("this page as a file")
+    assert json.loads(visitor.take("trace of a step"))["traceEvents"]
+    assert visitor.take("its stages").startswith(b"stage")
+
+    tab.locator('a[href*="/instead?"]').first.click()
+    visitor.look()
+    visitor.click("Plan this one", role="button")
+    tab.wait_for_url(lambda url: "/plans/sha256" in url and url != plan and "/instead" not in url)
+    visitor.look()
+    other = tab.url
+
+    visitor.open(f"/diff?old={plan.rpartition('/')[2]}&new={other.rpartition('/')[2]}")
+    assert tab.get_by_text("What moves").is_visible()
+
+    tab.goto(plan)
+    visitor.click("launch")
+    visitor.look()
+    assert "pretrain_gpt.py" in tab.get_by_label("Command").inner_text()
+
+    visitor.open(plan.removeprefix(visitor.base) + "/run")
+    tab.get_by_label("Time of a step", exact=False).fill("3.1s")
+    tab.get_by_label("Peak of the fullest device", exact=False).fill("60GiB")
+    visitor.click("Store the run", role="button")
+    visitor.open("/runs")
+    assert tab.get_by_text("3.1").first.is_visible()
+
+    visitor.open("/clusters/prod")
+    tab.get_by_label("Change it to", exact=False).fill("4 of 8 H100")
+    visitor.click("Change it", role="button")
+    # Changing a cluster plans again what rests on it: the page of the batch looks again until it ends.
+    tab.wait_for_url(re.compile(r"/replans/"))
+    tab.get_by_role("link", name="compare").wait_for()
+    tab.get_by_role("button", name="Cancel it").wait_for(state="detached")
+    visitor.look()
+    visitor.click("compare")
+    visitor.look()
+    assert tab.get_by_text("What moves").is_visible()
+    visitor.open("/replans")
+
+    for place in ("/", "/calibrations", "/checks", "/docs", "/runs"):
+        visitor.open(place)
+    assert visitor.wrong == []
