@@ -14,6 +14,7 @@ from meshwright.app.validation.serving.checkpoints import checkpoint, own_precis
 from meshwright.app.ways_in.cluster_words import cluster_of_words
 from meshwright.app.ways_in.model_words import model_of_words
 from meshwright.app.ways_in.one_line import OneLine, Task, request_of_line
+from meshwright.app.ways_in.own_hardware import own_nodes
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.launchers.table import SERVERS
@@ -85,7 +86,7 @@ def _batch(stated: StatedTraining, line: OneLine) -> str | None:
         return str(stated.global_batch)
     if stated.microbatch is None or stated.accumulation is None or line.gpus is None:
         return None
-    world = stated.world or cluster_of_words(line.gpus).n_devices
+    world = stated.world or cluster_of_words(line.gpus, own_nodes()).n_devices
     replicas = max(1, world // (stated.tp * stated.pp * stated.cp))
     return str(stated.microbatch * stated.accumulation * replicas)
 

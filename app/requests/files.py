@@ -15,8 +15,9 @@ from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.requests.resolve import NO_STORE, resolve_request
 from meshwright.app.settings import Settings
+from meshwright.app.ways_in.own_hardware import own_nodes
 from meshwright.costmodels.calibration.calibration import Calibration
-from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.cluster.cluster import Cluster, NodeType
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest
@@ -60,6 +61,10 @@ class FilesBeside:
             return _read(self._folder / path, what).decode("utf-8-sig")
         except UnicodeDecodeError:
             raise InvalidInputError(f"the {what} is not text in UTF-8", given=path) from None
+
+    def own_nodes(self) -> dict[str, NodeType]:
+        """The node types that this machine's user has added; raises InvalidInputError for a file that holds none."""
+        return own_nodes()
 
 
 def read_document(path: str, *, what: str) -> object:

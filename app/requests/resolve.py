@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -58,6 +58,10 @@ class Files(Protocol):
         """The text of the file at a path; raises InvalidInputError."""
         ...
 
+    def own_nodes(self) -> Mapping[str, NodeType]:
+        """A user's own node types under their names and their devices'; raises InvalidInputError for a file of none."""
+        ...
+
 
 class NoFiles:
     """Requests that come over the network name no files."""
@@ -83,6 +87,10 @@ class NoFiles:
             allowed="the content inline: 'times_s', 'prompt_tokens' and 'output_tokens' of a trace, 'empirical' lengths",
         )
 
+    def own_nodes(self) -> Mapping[str, NodeType]:
+        """Return none: hardware of a user's own lies on the user's machine."""
+        return {}
+
 
 def resolve_request(
     document: object,
@@ -103,7 +111,7 @@ def resolve_request(
         read = read_source(source.model, files, registry, entry)
         model = read.graph
     with faults_at("cluster"):
-        cluster = _cluster(source.cluster, registry, entry)
+        cluster = _cluster(source.cluster, registry, entry, files)
         check_cluster(cluster)
     calibrations = read_calibrations(source.calibrations, files, stored, entry)
     is_registered = isinstance(source.cluster, ClusterSource) and source.cluster.source() == REGISTERED
@@ -180,7 +188,7 @@ def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:
     """The cluster of a document like a request's ``cluster``, words among them; raises DocumentError, ClusterError."""
     check_values(document, entry)
     source = document if isinstance(document, str) else read_record(ClusterSource, document, what="cluster")
-    cluster = _cluster(source, NO_REGISTRY, entry)
+    cluster = _cluster(source, NO_REGISTRY, entry, NoFiles())
     check_cluster(cluster)
     return cluster
 
@@ -196,16 +204,18 @@ def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | No
         )
 
 
-def _cluster(source: ClusterSource | str, registry: Registry, entry: Entry) -> Cluster:
+def _cluster(source: ClusterSource | str, registry: Registry, entry: Entry, files: Files) -> Cluster:
     if isinstance(source, str):
-        return cluster_of_words(source)
+        words = cluster_of_words(source, files.own_nodes())
+        return replace(words, groups=tuple(_calibrated(group, entry) for group in words.groups))
     kind = source.source()
     if kind == REGISTERED:
         with faults_at(kind):
             return registry.cluster(str(source.name))
     if kind == "catalog":
         with faults_at("catalog"):
-            node = node_type(str(source.catalog))
+            name = str(source.catalog)
+            node = files.own_nodes().get(name) or node_type(name)
         groups = [NodeGroup(name=node.name, node=node, nodes=source.nodes or 1)]
     else:
         groups = [_group(group, index) for index, group in enumerate(source.groups or ())]

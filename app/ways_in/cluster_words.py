@@ -11,8 +11,10 @@ Devices that fill no node are a node of fewer, with its share of the network. Pa
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from types import MappingProxyType
 
 from meshwright.app.text.quantities import NETWORK_CARD, read_quantity
 from meshwright.app.ways_in.hardware_names import named_hardware
@@ -70,11 +72,14 @@ class _Part:
     whole: int | None = None
 
 
-def cluster_of_words(text: str) -> Cluster:
-    """Return the cluster that the words say; raises ClusterError with what is allowed and the nearest name."""
+def cluster_of_words(text: str, own: Mapping[str, NodeType] = MappingProxyType({})) -> Cluster:
+    """Return the cluster that the words say; raises ClusterError with what is allowed and the nearest name.
+
+    ``own`` are a user's node types under their names and their devices'.
+    """
     if not text.strip() or len(text) > LONGEST:
         raise ClusterError("these words name no cluster", given=text[:LONGEST], allowed=EXAMPLES)
-    nodes = [group for part in _PARTS.split(_in_figures(text.strip())) for group in _groups(part, text)]
+    nodes = [group for part in _PARTS.split(_in_figures(text.strip())) for group in _groups(part, text, own)]
     return Cluster(groups=tuple(_named(nodes)))
 
 
@@ -84,11 +89,11 @@ def _in_figures(text: str) -> str:
     return _FILLING.sub("", counted)
 
 
-def _groups(words: str, text: str) -> list[tuple[NodeType, int]]:
+def _groups(words: str, text: str, own: Mapping[str, NodeType]) -> list[tuple[NodeType, int]]:
     """Node types and numbers of nodes of one part."""
     said, _, network = words.partition("@")
     part = _read(said.strip(), text)
-    node, is_device = named_hardware(part.name)
+    node, is_device = named_hardware(part.name, own)
     if part.whole is not None and part.whole != node.devices_per_node:
         raise ClusterError(
             f"a {node.name} has another number of devices",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import ClusterError
@@ -18,12 +20,17 @@ LONGEST_NAME = 64
 """Characters of a name that are looked at."""
 
 
-def named_hardware(text: str) -> tuple[NodeType, bool]:
+def named_hardware(text: str, own: Mapping[str, NodeType] = MappingProxyType({})) -> tuple[NodeType, bool]:
     """Return the node type of a name and whether the name is that of a device, whose usual node it then is.
+
+    ``own`` are a user's node types under their names and their devices'.
 
     Raises ClusterError with the nearest names where there is none, or more than one.
     """
     wanted = _plain(text)
+    for name, node in own.items():
+        if wanted in (_plain(name), _plain(f"{name}s")):
+            return node, name == node.device.name
     devices, nodes = _devices(), _nodes()
     if wanted not in devices and wanted not in nodes and wanted.removesuffix("s") in {*devices, *nodes}:
         wanted = wanted.removesuffix("s")
@@ -34,17 +41,20 @@ def named_hardware(text: str) -> tuple[NodeType, bool]:
     near = sorted({node.name for name, node in nodes.items() if len(wanted) > 2 and wanted in name})
     if len(near) == 1:
         return node_type(near[0]), False
-    raise ClusterError("no device or node type has this name", given=text, allowed=_shown(), remedy=_remedy(text, wanted, near))
+    raise ClusterError("no device or node type has this name", given=text, allowed=_shown(), remedy=_remedy(wanted, near, own))
 
 
-def _remedy(text: str, wanted: str, near: list[str]) -> str:
+def _remedy(wanted: str, near: list[str], own: Mapping[str, NodeType]) -> str:
     if near:
         return f"say which: {', '.join(near)}"
-    known = {**dict.fromkeys(_devices()), **dict.fromkeys(_nodes())}
-    close = nearest_name(wanted, known)
+    written = {**_as_written(), **{_plain(name): name for name in own}}
+    close = nearest_name(wanted, written)
     if close is None:
-        return "take one of these, or describe your own node type in a request file: 'cluster.groups'"
-    return f"did you mean {_as_written()[close]!r}?"
+        return (
+            "take one of these, add your own ('meshwright hardware add'), or describe your own node type in a request file: "
+            "'cluster.groups'"
+        )
+    return f"did you mean {written[close]!r}?"
 
 
 def _usual_node(device: str, text: str) -> NodeType:

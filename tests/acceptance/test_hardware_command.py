@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from meshwright.app.requests.files import given_request
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.costmodels.hardware import devices, node_types
 from tests.support.command_line import Cli
@@ -55,3 +58,63 @@ def test_an_unknown_name_is_answered_with_the_nearest(cli: Cli) -> None:
     assert cli("hardware", "show", "h10") == 2
     assert "did you mean 'h100'?" in cli.err
     assert cli("hardware", "show", "h100", "--request", "--json") == 2
+
+
+SHEET = ("--memory", "48GiB", "--bandwidth", "1.2TB/s", "--bf16", "300TFLOPS", "--fabric", "25GB/s", "--network", "100Gb")
+
+
+@pytest.fixture
+def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data" / "meshwright" / "hardware"
+
+
+def test_a_device_of_ones_own_is_added_and_named(cli: Cli, at_home: Path) -> None:
+    assert cli("hardware", "add", "MyChip", *SHEET, "--per-node", "4") == 0, cli.err
+    words = " ".join(cli.out.split())
+    assert "borrowed from a100_sxm" in words and "inter.latency_s: not given: that of" in words
+    for said, devices_of in (("8xMyChip", [4, 4]), ("3 of 4 mychips", [3]), ("2x MyChip-4x", [4, 4])):
+        asked = ("plan", "llama-3.2-1b", "--gpus", said, "--batch", "8", "--seq", "128", "--print-request")
+        assert cli(*asked) == 0, cli.err
+        cluster = given_request(yaml.safe_load(cli.out), folder=cli.folder).cluster
+        assert [group.node.devices_per_node for group in cluster.groups for _ in range(group.nodes)] == devices_of
+        assert {group.node.device.calibration for group in cluster.groups} == {"mychip~a100_sxm"}
+    assert cli("hardware", "list", "mychip", "--json") == 0
+    assert [named["name"] for part in ("devices", "node_types") for named in cli.json()[part]] == ["MyChip", "MyChip-4x"]
+    assert cli("hardware", "show", "MyChip") == 0 and "given by the user" in cli.out
+    assert cli("plan", "llama-3.2-1b", "--gpus", "4xMyChop", "--batch", "8", "--seq", "128", "--no-store") == 2
+    assert "did you mean 'MyChip'?" in cli.err
+
+
+def test_a_node_type_of_a_file_is_added(cli: Cli, at_home: Path) -> None:
+    assert cli("hardware", "show", "dgx-h100", "--request") == 0
+    node = yaml.safe_load(cli.out)["cluster"]["groups"][0]["node"]
+    device = {**node["device"], "name": "my-h100"}
+    (cli.folder / "node.json").write_text(json.dumps({**node, "name": "my-node", "device": device}))
+    assert cli("hardware", "add", str(cli.folder / "node.json")) == 0, cli.err
+    assert (at_home / "my-node.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("add", "foo"), "add --memory, --bandwidth, --bf16, --fabric, --network"),
+        (("add", "h100", *SHEET), "the catalogue has this name"),
+        (("add", "../evil", *SHEET), "a name that can't be kept"),
+        (("add", "foo", *SHEET[:-1], "100"), "--network has no unit"),
+        (("add", "foo", *SHEET[:-1], "0Gb"), "a speed of nothing"),
+        (("add", "foo.json", *SHEET), "leave the options out"),
+        (("add", "nowhere.json"), "nowhere.json"),
+    ],
+)
+def test_what_can_not_be_added_is_said(cli: Cli, at_home: Path, words: tuple[str, ...], hint: str) -> None:
+    assert cli("hardware", *words) == 2
+    assert hint in " ".join(cli.err.split()) and "Traceback" not in cli.err
+    assert not at_home.exists() or not list(at_home.iterdir())
+
+
+def test_a_kept_file_that_is_broken_is_named(cli: Cli, at_home: Path) -> None:
+    at_home.mkdir(parents=True)
+    (at_home / "broken.json").write_text("{")
+    assert cli("plan", "llama-3.2-1b", "--gpus", "8xH100", "--batch", "8", "--seq", "128", "--no-store") == 2
+    assert "broken.json" in cli.err

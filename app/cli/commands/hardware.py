@@ -14,6 +14,7 @@ from meshwright.app.documents.records import to_document
 from meshwright.app.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.text.console import PageConsole, page_console, plain
 from meshwright.app.text.figures import counted, gib, seconds, significant
+from meshwright.app.ways_in.own_hardware import own_nodes
 from meshwright.costmodels.calibration.borrowed import borrowed_source
 from meshwright.costmodels.cluster.cluster import Device, NodeType
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
@@ -26,8 +27,12 @@ _SIXTEEN_BIT = ("bf16", "fp16")
 
 def run_list(text: str | None, *, as_json: bool) -> int:
     """Print the devices and node types whose names or aliases hold a text, or all."""
-    shown = [device for device in devices() if _has(text, device.name, _aliases(devices_by_name(), device))]
-    nodes = [node for node in node_types() if _has(text, node.name, _aliases(node_types_by_name(), node), node.device.name)]
+    own = {node.name: node for node in own_nodes().values()}.values()
+    every_device = (*devices(), *{node.device.name: node.device for node in own}.values())
+    shown = [device for device in every_device if _has(text, device.name, _aliases(devices_by_name(), device))]
+    nodes = [
+        node for node in (*node_types(), *own) if _has(text, node.name, _aliases(node_types_by_name(), node), node.device.name)
+    ]
     if as_json:
         print_json(
             {
@@ -53,7 +58,10 @@ def run_show(name: str, *, as_request: bool, as_json: bool) -> int:
     """
     if as_request and as_json:
         raise InvalidInputError("the request's cluster is YAML", given="--request --json", remedy="leave one of them out")
+    kept = own_nodes()
     device, node = devices_by_name().get(name), node_types_by_name().get(name)
+    if name in kept:
+        device, node = kept[name].device, kept[name]
     if device is None and node is None:
         known = {**devices_by_name(), **node_types_by_name()}
         raise ClusterError(
