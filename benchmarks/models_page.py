@@ -27,8 +27,10 @@ parameters are those that one token meets: of routed experts its top k.
 FORMATS = """The format is that of the checkpoint's weights (`quantization_config`). A serving request that says
 neither `precision` nor `weights` nor `quantised` is planned with it, as engines load the
 checkpoint; `precision: bf16` is for weights that were widened. Read are fp8 (also of fbgemm and in
-blocks), mxfp4, gptq, awq, bitsandbytes, compressed-tensors and ModelOpt; a request with another
-kind has to say its precision.
+blocks), mxfp4, gptq, awq, bitsandbytes, compressed-tensors and ModelOpt, also of a file
+`hf_quant_config.json` in the same folder; of ModelOpt's mixed checkpoints the format of the experts, or
+of the feed-forward networks, stands, and all else counts as 16 bits. A request with another kind has
+to say its precision.
 """
 
 KINDS = """## Kinds of config.json

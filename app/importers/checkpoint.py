@@ -41,6 +41,13 @@ _MODELOPT = {
     "INT4_AWQ": WeightFormat.INT4,
     "MXFP4": WeightFormat.MXFP4,
 }
+_MODELOPT_METHOD = "modelopt"
+_MIXED = "MIXED_PRECISION"
+_FEED_FORWARD = (frozenset({"experts"}), frozenset({"mlp", "ffn", "feed_forward"}))
+"""Parts of the names of feed-forward products: of routed experts, which hold most weights where there are some, or of all."""
+
+QUANTISATION_FILE = "hf_quant_config.json"
+"""File of ModelOpt beside a config.json that says nothing of quantisation itself."""
 _KNOWN = "fp8, fbgemm_fp8, mxfp4, gptq, awq, bitsandbytes, compressed-tensors, modelopt"
 
 
@@ -69,15 +76,25 @@ def checkpoint_format(document: Mapping[str, Any]) -> CheckpointFormat | None:
     if weights is None:
         raise ModelError(
             "this kind of quantisation is not known",
-            given=given.get("quant_method"),
+            given=" ".join(str(given[name]) for name in ("quant_method", "quant_algo") if given.get(name)),
             allowed=_KNOWN,
             remedy="say 'precision' and 'weights' in the workload",
         )
     return CheckpointFormat(_COMPUTES_IN[weights], weights, _quantised(given))
 
 
+def with_quantisation_file(config: object, beside: object) -> object:
+    """Return a parsed config.json with what a parsed file of ModelOpt beside it says, where it says nothing itself."""
+    said = beside.get("quantization") if isinstance(beside, Mapping) else None
+    if not isinstance(config, dict) or not isinstance(said, Mapping) or config.get(FIELD) is not None:
+        return config
+    return {**config, FIELD: {"quant_method": _MODELOPT_METHOD, **said}}
+
+
 def _weights(given: Mapping[str, Any]) -> WeightFormat | None:
     method, bits = given.get("quant_method"), given.get("bits")
+    if method is None and "quant_algo" in given:
+        method = _MODELOPT_METHOD
     match method:
         case "fp8" | "fbgemm_fp8":
             return WeightFormat.FP8_BLOCK if given.get("weight_block_size") else WeightFormat.FP8
@@ -91,9 +108,24 @@ def _weights(given: Mapping[str, Any]) -> WeightFormat | None:
         case "compressed-tensors":
             return _of_groups(given.get("config_groups"))
         case "modelopt":
-            return _MODELOPT.get(str(given.get("quant_algo")))
+            return _MODELOPT.get(_algorithm(given) or "")
         case _:
             return None
+
+
+def _algorithm(given: Mapping[str, Any]) -> str | None:
+    """ModelOpt's algorithm; of a mixed checkpoint that of its routed experts, else of its feed-forward
+    networks, None where these have several."""
+    if given.get("quant_algo") != _MIXED:
+        return str(given.get("quant_algo"))
+    layers = given.get("quantized_layers")
+    entries = layers.items() if isinstance(layers, Mapping) else ()
+    algorithms = {str(name): str(entry.get("quant_algo")) for name, entry in entries if isinstance(entry, Mapping)}
+    for parts in _FEED_FORWARD:
+        found = {algorithm for name, algorithm in algorithms.items() if parts & set(name.split("."))}
+        if found:
+            return found.pop() if len(found) == 1 else None
+    return None
 
 
 def _of_groups(groups: object) -> WeightFormat | None:
@@ -111,7 +143,9 @@ def _of_groups(groups: object) -> WeightFormat | None:
 
 
 def _quantised(given: Mapping[str, Any]) -> Quantised:
-    """Feed-forward networks alone where attention is among the modules that stay wide."""
+    """Feed-forward networks alone where attention is among the modules that stay wide, or has a format of its own."""
+    if given.get("quant_algo") == _MIXED:
+        return Quantised.FEED_FORWARD
     wide = [str(module) for name in _WIDE_MODULES for module in given.get(name) or ()]
     stays_wide = any(part in _ATTENTION for module in wide for part in _parts(module))
     return Quantised.FEED_FORWARD if stays_wide else Quantised.PROJECTIONS

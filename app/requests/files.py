@@ -10,6 +10,7 @@ from typing import BinaryIO
 from meshwright.app.documents.compressed import read_bounded
 from meshwright.app.documents.text import MAX_DOCUMENT_BYTES, NonFinite, parse_document
 from meshwright.app.errors import StoreError
+from meshwright.app.importers.checkpoint import QUANTISATION_FILE, with_quantisation_file
 from meshwright.app.requests.calibrations import StoredCalibrations
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.registry import NO_REGISTRY, Registry
@@ -46,13 +47,22 @@ class FilesBeside:
 
         path = self._folder / name
         if _is_folder(path):
-            return self.read(str(Path(name) / CONFIG)), path.resolve().name or CONFIG
+            return self._with_quantisation(self.read(str(Path(name) / CONFIG)), path), path.resolve().name or CONFIG
         if not is_model_id(name) or path.exists():
             return self.read(name), Path(name).stem
         cached = cached_config(name)
         if cached is None:
             raise not_cached(name)
-        return parse_document(_read(cached, f"config of {name}"), what=f"config of {name}", non_finite=NonFinite.AS_TEXT), name
+        read = parse_document(_read(cached, f"config of {name}"), what=f"config of {name}", non_finite=NonFinite.AS_TEXT)
+        return self._with_quantisation(read, cached.parent), name
+
+    @staticmethod
+    def _with_quantisation(config: object, folder: Path) -> object:
+        """The config with what a file of quantisation in its folder says."""
+        beside = folder / QUANTISATION_FILE
+        if not beside.is_file():
+            return config
+        return with_quantisation_file(config, parse_document(_read(beside, QUANTISATION_FILE), what=QUANTISATION_FILE))
 
     def read_text(self, path: str) -> str:
         """The text of the file at a path; raises InvalidInputError."""

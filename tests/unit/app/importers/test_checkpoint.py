@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from meshwright.app.catalog import model_document
 from meshwright.app.importers.checkpoint import CheckpointFormat, checkpoint_format
+from meshwright.app.requests.files import FilesBeside
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.precision import Quantised
@@ -35,6 +38,18 @@ _INT4_GROUPS = {"group_0": {"weights": {"num_bits": 4, "type": "int", "strategy"
             (DType.BF16, WeightFormat.INT4, FEED_FORWARD),
         ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, (DType.FP4, WeightFormat.NVFP4, ALL)),
+        ({"producer": {"name": "modelopt"}, "quant_algo": "FP8", "ignore": ["lm_head"]}, (DType.FP8, WeightFormat.FP8, ALL)),
+        (
+            {
+                "quant_algo": "MIXED_PRECISION",
+                "quantized_layers": {
+                    "model.layers.0.mlp.up_proj": {"quant_algo": "MXFP8"},
+                    "model.layers.3.mlp.experts.7.w1": {"quant_algo": "NVFP4", "group_size": 16},
+                    "model.layers.3.self_attn.q_proj": {"quant_algo": "MXFP8"},
+                },
+            },
+            (DType.FP4, WeightFormat.NVFP4, FEED_FORWARD),
+        ),
     ],
 )
 def test_format_is_read(given: dict[str, Any], expected: tuple[DType, WeightFormat, Quantised]) -> None:
@@ -70,3 +85,26 @@ def test_a_checkpoint_without_one_is_not_quantised() -> None:
 def test_unknown_kinds_are_refused(given: object) -> None:
     with pytest.raises(ModelError):
         checkpoint_format({"model_type": "llama", "quantization_config": given})
+
+
+def test_a_file_of_quantisation_beside_a_config_is_read(tmp_path: Path) -> None:
+    """The config's own word goes first."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"producer": {}, "quantization": {"quant_algo": "NVFP4"}}))
+    config, _ = FilesBeside(tmp_path).read_config(".")
+    assert isinstance(config, dict)
+    stored = checkpoint_format(config)
+    assert stored is not None and stored.weights is WeightFormat.NVFP4
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}))
+    config, _ = FilesBeside(tmp_path).read_config(".")
+    assert isinstance(config, dict)
+    stored = checkpoint_format(config)
+    assert stored is not None and stored.weights is WeightFormat.FP8
+
+
+def test_mixed_feed_forward_networks_are_refused() -> None:
+    layers = {"a.mlp.up_proj": {"quant_algo": "FP8"}, "b.mlp.up_proj": {"quant_algo": "NVFP4"}}
+    with pytest.raises(ModelError, match="given: 'modelopt MIXED_PRECISION'"):
+        checkpoint_format(
+            {"quantization_config": {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}}
+        )
