@@ -43,11 +43,15 @@ class FilesBeside:
     def read_config(self, name: str) -> tuple[object, str]:
         """The parsed Hugging Face config of a file, of a checkpoint's folder, or of a Hub id in the local cache, and the
         model's name; raises InvalidInputError."""
+        from meshwright.app.importers.gguf import ENDING as GGUF_ENDING
+        from meshwright.app.importers.gguf import read_gguf
         from meshwright.app.ways_in.hub_cache import CONFIG, cached_config, is_model_id, not_cached
 
         path = self._folder / name
         if _is_folder(path):
             return self._with_quantisation(self.read(str(Path(name) / CONFIG)), path), path.resolve().name or CONFIG
+        if path.suffix.lower() == GGUF_ENDING:
+            return read_gguf(path), path.stem
         if not is_model_id(name) or path.exists():
             return self.read(name), Path(name).stem
         cached = cached_config(name)
