@@ -1,8 +1,11 @@
 """Results of ``vllm bench serve --save-result`` and ``sglang.bench_serving --output-file``: JSON, or JSON lines, the last of
 which counts.
 
-Both write ``output_throughput`` (tokens generated a second) and, for the percentiles that were asked for, ``p95_ttft_ms`` and
-``p95_tpot_ms``; vLLM writes a percentile where ``--metric-percentiles`` names it.
+Both write ``output_throughput`` (tokens generated a second). vLLM writes ``p95_ttft_ms`` and ``p95_tpot_ms`` where
+``--metric-percentiles`` names 95; SGLang has no option for them. With ``--save-detailed`` (vLLM) or ``--output-details``
+(SGLang) both write times of each request, from which the percentiles follow: ``ttfts`` in seconds, ``itls``, the seconds
+between tokens, and ``output_lens``, 0 of a request that failed. SGLang writes a rate without limit as ``Infinity``, which is no
+JSON.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshwright.app.documents.text import parse_document
+import numpy as np
+
+from meshwright.app.documents.text import NonFinite, parse_document
 from meshwright.app.runs.logs.logged import Logged
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -21,12 +26,34 @@ _FIGURES = {
 }
 """Figures of a run: the benchmark's name, and what its unit is in ours."""
 
+_PERCENT = 95
+
 
 def read(lines: Sequence[str]) -> Logged:
     """Return what the result says of a run; nothing where this is no such result."""
     result = _result(lines)
     figures = {name: _number(result.get(theirs)) * unit for name, (theirs, unit) in _FIGURES.items()}
+    for name, value in _percentiles(result).items():
+        figures[name] = figures[name] or value
     return Logged(figures={name: value for name, value in figures.items() if value > 0.0})
+
+
+def _percentiles(result: Mapping[str, Any]) -> dict[str, float]:
+    """P95 of the times of single requests, where the result has them: to the first token, and between tokens as the mean of a
+    request that has more than one."""
+    columns = [result.get(name) for name in ("ttfts", "itls", "output_lens")]
+    if not all(isinstance(column, list) for column in columns):
+        return {}
+    rows = [
+        (_number(first), [_number(gap) for gap in gaps if _number(gap) > 0.0], _number(length))
+        for first, gaps, length in zip(*columns, strict=False)
+        if isinstance(gaps, list) and _number(length) > 0.0
+    ]
+    times = {
+        "ttft_p95_s": [first for first, _, _ in rows],
+        "tpot_p95_s": [sum(gaps) / (length - 1.0) for _, gaps, length in rows if length > 1.0],
+    }
+    return {name: float(np.percentile(values, _PERCENT)) for name, values in times.items() if values}
 
 
 def _result(lines: Sequence[str]) -> Mapping[str, Any]:
@@ -35,7 +62,7 @@ def _result(lines: Sequence[str]) -> Mapping[str, Any]:
         return {}
     for candidate in (text, text.rsplit("\n", 1)[-1]):
         try:
-            document = parse_document(candidate.encode(), what="benchmark result")
+            document = parse_document(candidate.encode(), what="benchmark result", non_finite=NonFinite.AS_TEXT)
         except InvalidInputError:
             continue
         if isinstance(document, dict) and "output_throughput" in document:

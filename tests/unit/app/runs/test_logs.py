@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,27 @@ def test_the_figures_of_a_serving_benchmark(name: str) -> None:
     assert figures == pytest.approx({"tokens_per_s": 594.63 if asked_for_p95 else 594.7, **asked_for_p95})
     with pytest.raises(InvalidInputError, match="serving benchmark"):
         run_of_log(LOGS / name, answered(), plan=PLAN)
+
+
+def test_a_serving_benchmark_without_a_rate_that_wrote_each_request() -> None:
+    """SGLang's default rate is infinite, and written so; a request that failed has no tokens and counts in no percentile."""
+    result = {
+        "backend": "sglang",
+        "request_rate": math.inf,
+        "output_throughput": 3267.09,
+        "p99_ttft_ms": 812.0,
+        "output_lens": [3, 5, 1, 0],
+        "ttfts": [0.1, 0.3, 0.2, 0.0],
+        "itls": [[0.01, 0.03], [0.02, 0.02, 0.08], [], []],
+        "errors": ["", "", "", "timed out"],
+    }
+    read = READERS[LogWriter.SERVING_BENCHMARK]
+    times = {"ttft_p95_s": 0.29, "tpot_p95_s": 0.0295}
+    assert read([json.dumps(result)]).figures == pytest.approx({"tokens_per_s": 3267.09, **times})
+    asked_for = read([json.dumps({**result, "p95_ttft_ms": 291.0})]).figures
+    assert asked_for["ttft_p95_s"] == pytest.approx(0.291), "what the benchmark says itself counts"
+    for broken in ("output_lens", "ttfts", "itls"):
+        assert read([json.dumps({**result, broken: "none"})]).figures == {"tokens_per_s": 3267.09}
 
 
 def test_a_log_in_which_memory_ran_out() -> None:
