@@ -92,22 +92,30 @@ def is_killed_without(request: PlanRequest, on_progress: OnProgress) -> Plan:
     raise AssertionError
 
 
-LIMITS = Limits(grace_s=4.0, memory_bytes=MEMORY_BYTES)
-"""Enough for a first plan on a busy machine."""
-SOON = training(search={"time_limit_s": 6})
+LIMITS = Limits(grace_s=1.0, memory_bytes=MEMORY_BYTES)
+LONGER_S = (4, 16, 45)
+"""Time limits to try in turn, within what a client waits: a busy machine takes long for its first plan."""
 
 
 @pytest.mark.parametrize("solve", [overstays, hoards, is_killed], ids=lambda solve: solve.__name__)
 def test_a_solve_that_is_ended_answers_with_its_best_plan(settings: Settings, solve: SolveFunction) -> None:
     with running_service(settings, ChildSolver(solve, LIMITS)) as client:
-        answer = client.post("/v1/plans", json=SOON)
+        for limit_s in LONGER_S:
+            document = training(search={"time_limit_s": limit_s})
+            answer = client.post("/v1/plans", json=document)
+            if answer.status_code == 201:
+                break
+            # The limit came before the first plan, or the solver was still being loaded.
+            assert answer.status_code in (200, 202), answer.text
+            if answer.status_code == 200:
+                assert_undecided(answer.json())
     assert answer.status_code == 201, answer.text
     answered = read_plan_document(answer.json())
     plan, certificate = answered.plan, answered.plan.certificate
     assert plan.feasible and certificate.status is Status.FEASIBLE
     assert certificate.gap is not None and certificate.bound is not None
     assert "the best plan so far: the solve" in plan.notes[-1]
-    request = resolved(SOON)
+    request = resolved(document)
     with calibrations_in_force(request.calibrations):
         assert not check(plan, request)
 

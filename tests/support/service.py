@@ -22,12 +22,20 @@ from meshwright.app.rest.main import create_app
 from meshwright.app.settings import Settings
 from meshwright.app.solving import Solver
 
+OFTEN_S, SELDOM_S = 0.01, 0.1
+"""A worker waits this many seconds before it looks for jobs again: while one was just asked for, and else."""
+SOON_S = 1.0
+"""A job that was asked for is in its table within this, or is found a little later."""
+
 
 class NoQueue:
     """A queue that keeps nothing: the test's worker finds jobs in their table."""
 
+    asked_at_s = 0.0
+    """The time when any of them was last asked to keep a job, on the monotonic clock."""
+
     def enqueue(self, connection: Connection, *, workflow: str, job_id: str, urgency: int) -> None:
-        pass
+        NoQueue.asked_at_s = time.monotonic()
 
     def cancel(self, workflows: Sequence[str]) -> None:
         pass
@@ -65,7 +73,7 @@ class LocalWorker:
         self._engine.dispose()
 
     def _work(self) -> None:
-        while not self._stop.wait(0.01):
+        while not self._stop.wait(OFTEN_S if time.monotonic() < NoQueue.asked_at_s + SOON_S else SELDOM_S):
             job = self._next()
             if job is not None:
                 try:
