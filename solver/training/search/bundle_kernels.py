@@ -2,7 +2,7 @@
 
 Shapes: ``N`` shardings, ``M`` recompute modes, ``K`` kinds of stages, ``L`` layers, ``P`` pipeline ranks. Times and kept bytes
 are ``[K, M, N, L]``, what does not depend on the mode ``[K, N, L]``. A bound is infinite where no stages fit. ``below`` is what
-a plan must beat: bounds at or above it are not worked out further.
+a plan must beat: bounds at or above it are not worked out further, and where it is minus infinity so are they.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ def any_borders_bounds(
     longest_send = sends.min()
     most = capacity.max() * (1.0 + ROUNDING)
     for n in range(n_shardings):
+        if below[n] == -np.inf:
+            bounds[n] = -np.inf
+            continue
         work = extras = least_kept = slowest_layer = 0.0
         for layer in range(n_layers):
             fastest = smallest = least_extra = np.inf
@@ -204,7 +207,7 @@ def even_borders_bounds(
     below: Floats,
 ) -> Floats:
     """``[N]``: step times of the best even cut that fits, of pipelines whose ranks hold several parts, under one mode; where
-    none takes less than ``below`` [N], of the best of all.
+    none takes less than ``below`` [N], a bound of the best of all that is no less.
 
     ``cuts`` [cut, part + 1] and ``parts`` [rank, part of it] as in `solver.training.costs.part_borders`; ``held`` [rank,
     moment, part of it] passes at once, ``n_held`` [rank] moments. Where sends are hidden under other chunks, they show beyond
@@ -219,6 +222,9 @@ def even_borders_bounds(
     sums = np.zeros((n_kinds, 4, n_layers + 1))
     of_part = np.zeros(of_rank)
     for n in range(n_shardings):
+        if below[n] == -np.inf:
+            bounds[n] = -np.inf
+            continue
         work = extras = least_kept = 0.0
         for layer in range(n_layers):
             fastest = smallest = least_extra = np.inf
@@ -260,6 +266,10 @@ def even_borders_bounds(
                 longest = max(longest, max(computing, beside[rank]))
                 behind += waiting * (computing + beside[rank])
                 tail = max(tail, once + sends_once[rank] + behind)
+                # Ranks before this one only add to it.
+                so_far = weight * longest + tail
+                if so_far >= best or so_far * (1.0 - ROUNDING) >= below[n]:
+                    break
             step = weight * longest + tail
             # Memory takes longer to work out, and is asked about only where it matters.
             if step * (1.0 - ROUNDING) >= below[n]:

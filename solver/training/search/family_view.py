@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -24,10 +24,9 @@ from meshwright.solver.training.search.bundle_kernels import (
 from meshwright.solver.training.search.choice_rows import Laid, Rows, joined, laid, with_least
 from meshwright.solver.training.search.entries import Entry, Pending
 from meshwright.solver.training.search.least_work import LeastWork
-from meshwright.solver.training.search.shared_figures import SharedFigures, shown_sends_s
+from meshwright.solver.training.search.shared_figures import SharedFigures, Way, shown_sends_s
 from meshwright.solver.training.search.some_layers_kernels import some_layers_bounds, some_of_parts_bounds
-from meshwright.solver.training.space.candidates import SOME_LAYERS, UNDECIDED, Candidate, Family, RecomputedLayers
-from meshwright.solver.training.space.schedules import Pipelining
+from meshwright.solver.training.space.candidates import UNDECIDED, Candidate, Family
 from meshwright.solver.training.space.state_places import StatePlace
 
 
@@ -145,74 +144,66 @@ class FamilyView:
 
     def least_of_places(self, below: float) -> FloatArray:
         """[place] bounds, without what it takes to share and update state; worked out only as far as less than ``below``."""
-        n_main, n_places = len(self.choices.by_main), len(self.family.places)
-        least, limit = np.full(n_places, np.inf), np.full(n_places * n_main, below)
-        for _, _, bounds, suiting in self._by_schedule(self._bare(), limit):
-            least = np.minimum(least, np.where(suiting, bounds.reshape(n_places, n_main).min(axis=1), np.inf))
+        of, n_places = self._bare(), len(self.family.places)
+        work, floors = self._floors(of, below)
+        promising: npt.NDArray[np.bool_] = np.any(floors < below, axis=1)
+        least: FloatArray = np.min(floors[~promising], axis=0, initial=np.inf)
+        for way, floor in zip(itertools.compress(self._ways, promising), floors[promising], strict=True):
             # What is no less than the least of its place so far changes nothing.
-            limit[:] = np.minimum(below, least).repeat(n_main)
+            limit = np.where(floor < np.inf, np.minimum(below, least), -np.inf)
+            if (floor < limit).any():
+                bounds = self._bounds(of, work, way, limit).reshape(n_places, -1).min(axis=1)
+                least = np.minimum(least, np.where(floor < np.inf, bounds, np.inf))
+            else:
+                least = np.minimum(least, floor)
         return least
 
-    def _by_schedule(self, of: Laid, limit: FloatArray) -> Iterator[tuple[Candidate, bool, FloatArray, npt.NDArray[np.bool_]]]:
-        """For each schedule and set of modes, and at last where a stage may recompute some of its layers: the candidate of any
-        place, whether it recomputes some layers, [sharding] bounds, and which places suit it.
+    def _floors(self, of: Laid, below: float) -> tuple[LeastWork, FloatArray]:
+        """The least work, and [way, place] bounds by it alone, infinite where a place does not suit a way."""
+        # Of some layers: times of the mode none and, in a pipeline, memory of the mode full: enough where that is too slow.
+        asked = [way.modes for way in self._ways if way.is_bounded_by_work]
+        work = LeastWork.of(of, asked, among=self.modes, n_stages=len(self.kinds))
+        n_places = len(self.family.places)
+        of_place = {modes: each.reshape(n_places, -1).min(axis=1) for modes, each in work.work_s.items()}
+        floors = np.full((len(self._ways), n_places), -np.inf)
+        for row, way in zip(floors, self._ways, strict=True):
+            if way.is_bounded_by_work:
+                np.multiply(of_place[way.modes], self._passes(work, way, below), out=row)
+        for row, suiting in zip(floors, self._suiting, strict=True):
+            row[~suiting] = np.inf
+        return work, floors
 
-        What is no less than ``limit`` [sharding] is not worked out further; the caller may lower that on the way.
-        """
-        asked = [modes for _, sets in self._modes_of for modes in sets]
-        asked += [some.recompute for some in self._some_layers if some.lacks_layers]
-        least = LeastWork.of(of, asked, among=self.modes, n_stages=len(self.kinds))
-        for choice, sets in self._modes_of:
-            suiting = np.array([place.suits(choice.schedule) for place in self.family.places])
-            for modes in sets:
-                below = _of_places(limit, suiting)
-                plain = self._plain(least, choice, modes, below)
-                candidate = self.candidate(choice, modes)
-                better = bool((plain < below).any())
-                yield candidate, False, schedule_bounds(self, of, candidate, below) if better else plain, suiting
+    def _passes(self, work: LeastWork, way: Way, below: float) -> float:
+        """Passes of all layers that the step of a way takes at least, if it may take less than ``below``."""
+        waits = partial(self.shared.waiting_of, self.first, way.pipelining, way.modes[0])
+        return work.passes(way.modes, waits, pp=self.first.mesh.pp, n_microbatches=self.first.n_microbatches, below=below)
+
+    def _bounds(self, of: Laid, work: LeastWork, way: Way, below: FloatArray) -> FloatArray:
+        """[sharding] bounds of a way; what is no less than ``below`` [place] is not worked out further."""
+        limit = below.repeat(len(self.choices.by_main))
+        if not way.is_bounded_by_work:
+            return some_layers(self, of, self.candidate(way), limit)
+        least: FloatArray = self._passes(work, way, float(below.max())) * work.work_s[way.modes]
+        limit[least >= limit] = -np.inf
+        bounds = some_layers if way.some_layers else schedule_bounds
+        return np.maximum(least, bounds(self, of, self.candidate(way), limit))
+
+    @cached_property
+    def _suiting(self) -> list[npt.NDArray[np.bool_]]:
+        """By way, which places of state suit it."""
+        schedules = dict.fromkeys(way.pipelining.schedule for way in self._ways)
+        of_schedule = {each: np.array([place.suits(each) for place in self.family.places]) for each in schedules}
         still = np.array([not place.offload.activations for place in self.family.places])
-        for some in self._some_layers:
-            # Times of the mode none and, in a pipeline, memory of the mode full: enough where that is too slow.
-            below = _of_places(limit, still)
-            piped = self.first.mesh.pp > 1
-            plain = self._plain(least, some.pipelining, some.recompute, below) if piped else np.full(len(limit), -np.inf)
-            better = bool((plain < below).any())
-            yield some, True, some_layers(self, of, some, below) if better else plain, still
+        return [still if way.some_layers else of_schedule[way.pipelining.schedule] for way in self._ways]
 
-    def _plain(self, least: LeastWork, choice: Pipelining, modes: tuple[Recompute, ...], below: FloatArray) -> FloatArray:
-        """[sharding] bounds by the work alone."""
-        waits = partial(self.shared.waiting_of, self.first, choice, modes[0])
-        pp, m = self.first.mesh.pp, self.first.n_microbatches
-        return least.bounds(modes, waits, pp=pp, n_microbatches=m, below=float(below.max()))
-
-    def candidate(self, choice: Pipelining, modes: tuple[Recompute, ...]) -> Candidate:
-        """The candidate with a schedule and modes, of any place of state."""
-        return replace(self.first, pipelining=choice, recompute=modes)
+    def candidate(self, way: Way) -> Candidate:
+        """The candidate of a way, of any place of state."""
+        number = UNDECIDED if way.some_layers and self.first.mesh.pp > 1 else None
+        return replace(self.first, pipelining=way.pipelining, recompute=way.modes, recompute_layers=number)
 
     @cached_property
-    def _modes_of(self) -> list[tuple[Pipelining, list[tuple[Recompute, ...]]]]:
-        """Sets of modes that stages may choose from, by schedule."""
-        if self.family.layers is RecomputedLayers.SOME:
-            return []
-        found: dict[Pipelining, list[tuple[Recompute, ...]]] = {}
-        for modes, choices in self.family.modes_and_schedules():
-            for choice in choices:
-                found.setdefault(choice, []).append(modes)
-        return list(found.items())
-
-    @cached_property
-    def _some_layers(self) -> list[Candidate]:
-        """Candidates that recompute some layers of each part, of each schedule."""
-        if self.family.layers is RecomputedLayers.ALL_OR_NONE:
-            return []
-        pp = self.first.mesh.pp
-        choices = [choice.of_some_layers(pp) for choice in self.family.pipelinings]
-        number = UNDECIDED if pp > 1 else None
-        return [
-            replace(self.first, recompute=SOME_LAYERS, pipelining=choice, recompute_layers=number)
-            for choice in choices
-            if choice is not None
-        ]
+    def _ways(self) -> tuple[Way, ...]:
+        return self.shared.ways_of(self.family)
 
     def entries(self, below: float) -> list[Entry]:
         """Entries that may beat ``below``, lowest bound first; of all others the first alone."""
@@ -220,16 +211,26 @@ class FamilyView:
         everything = joined([self._laid(place) for place in places])
         found: list[Entry] = []
         losing: list[Entry] = []
-        limit = np.full(everything.time_s.shape[2], below)
-        for scheduled, some, bounds, suiting in self._by_schedule(everything, limit):
-            by_place = np.where(suiting[:, None], bounds.reshape(len(places), n_main), np.inf)
+        work, floors = self._floors(everything, below)
+        promising: npt.NDArray[np.bool_] = np.any(floors < below, axis=1)
+        for way, floor, may_win in zip(self._ways, floors, promising, strict=True):
+            if may_win:
+                bounds = self._bounds(everything, work, way, np.where(floor < np.inf, below, -np.inf))
+            elif found or losing or not floor.min() < np.inf:
+                continue
+            else:
+                bounds = self._passes(work, way, below) * work.work_s[way.modes]
+            by_place = np.where((floor < np.inf)[:, None], bounds.reshape(len(places), n_main), np.inf)
             taken = np.argwhere(by_place < below)
             if not len(taken) and not losing and np.isfinite(by_place.min()):
                 taken = np.array([np.unravel_index(int(by_place.argmin()), by_place.shape)])
+            if not len(taken):
+                continue
+            scheduled = self.candidate(way)
             for at, choice in taken:
                 bound = float(by_place[at, choice])
                 candidate = scheduled.at(places[at], scheduled.recompute)
-                entry = Entry(bound, candidate, self.choices.rows[self.choices.main][choice], some)
+                entry = Entry(bound, candidate, self.choices.rows[self.choices.main][choice], way.some_layers)
                 (found if bound < below else losing).append(entry)
         return sorted(found or losing, key=lambda entry: entry.bound)
 
@@ -247,11 +248,6 @@ class FamilyView:
             for bound, sharding in zip(bounds, shardings, strict=True)
             if bound < np.inf
         ]
-
-
-def _of_places(limit: FloatArray, suiting: npt.NDArray[np.bool_]) -> FloatArray:
-    """Limits [place x sharding] for places that suit a schedule; nothing is of interest elsewhere."""
-    return np.where(suiting.repeat(len(limit) // len(suiting)), limit, -np.inf)
 
 
 def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: FloatArray) -> FloatArray:

@@ -33,13 +33,13 @@ class LeastWork:
             work_s[modes] = np.where(crowded, np.inf, of.time_s[:, chosen].min(axis=(0, 1)).sum(axis=-1))
         return cls(work_s, {modes: float(each.min()) for modes, each in work_s.items()})
 
-    def bounds(
+    def passes(
         self, modes: tuple[Recompute, ...], waiting: Callable[[], float], *, pp: int, n_microbatches: int, below: float
-    ) -> FloatArray:
-        """[sharding] bounds of a schedule: its stages share the work evenly at best. It is asked how long it waits only where
-        the work alone takes less than ``below``."""
+    ) -> float:
+        """Passes of all layers that a step under a schedule takes at least: its stages share the work evenly at best. It is
+        asked how long it waits only where the work alone takes less than ``below``."""
         passes = n_microbatches / pp
         if passes * self.least_s[modes] < below:
             wait = waiting()
             passes = max(passes, wait + (n_microbatches - wait) / pp)
-        return passes * self.work_s[modes]
+        return passes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,8 +14,19 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import held_by_part
 from meshwright.solver.training.costs.stage_table import FloatArray, StageKind
 from meshwright.solver.training.search.choice_rows import BlockChoices, IntArray
-from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, RecomputedLayers
 from meshwright.solver.training.space.schedules import Pipelining
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A schedule with the recompute modes that its stages may choose from, or with some layers of each part recomputed."""
+
+    pipelining: Pipelining
+    modes: tuple[Recompute, ...]
+    some_layers: bool
+    is_bounded_by_work: bool
+    """False where memory decides how many layers are recomputed, without a pipeline: a closed form says it at once."""
 
 
 @dataclass(eq=False)
@@ -28,8 +40,16 @@ class SharedFigures:
         default_factory=dict
     )
     _bytes: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
+    _ways: dict[tuple[object, ...], tuple[Way, ...]] = field(default_factory=dict)
     _waiting: dict[tuple[object, ...], float] = field(default_factory=dict)
     _held: dict[tuple[object, ...], tuple[IntArray, IntArray, IntArray]] = field(default_factory=dict)
+
+    def ways_of(self, family: Family) -> tuple[Way, ...]:
+        """The ways to run the members of a family, in the order of its candidates; last those that recompute some layers."""
+        key = (family.mesh.pp > 1, family.recompute, family.pipelinings, family.layers)
+        if key not in self._ways:
+            self._ways[key] = (*_of_whole_stages(family), *_of_some_layers(family))
+        return self._ways[key]
 
     def choices_of(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> BlockChoices:
         """The choices of each block of a candidate's shardings."""
@@ -91,6 +111,27 @@ class SharedFigures:
         if key not in self._bytes:
             self._bytes[key] = self.costs.state_bytes_per_parameter(candidate, kind, setting)
         return self._bytes[key]
+
+
+def _of_whole_stages(family: Family) -> Iterator[Way]:
+    if family.layers is RecomputedLayers.SOME:
+        return
+    found: dict[Pipelining, list[tuple[Recompute, ...]]] = {}
+    for modes, choices in family.modes_and_schedules():
+        for choice in choices:
+            found.setdefault(choice, []).append(modes)
+    for choice, sets in found.items():
+        yield from (Way(choice, modes, some_layers=False, is_bounded_by_work=True) for modes in sets)
+
+
+def _of_some_layers(family: Family) -> Iterator[Way]:
+    if family.layers is RecomputedLayers.ALL_OR_NONE:
+        return
+    pp = family.mesh.pp
+    for each in family.pipelinings:
+        choice = each.of_some_layers(pp)
+        if choice is not None:
+            yield Way(choice, SOME_LAYERS, some_layers=True, is_bounded_by_work=pp > 1)
 
 
 def shown_sends_s(sends_s: FloatArray, choice: Pipelining) -> tuple[FloatArray, FloatArray, FloatArray]:

@@ -135,6 +135,9 @@ def some_of_parts_bounds(
     # Time and kept bytes under each mode; static bytes and extras.
     sums = np.zeros((n_kinds, 6, n_layers + 1))
     for n in range(n_shardings):
+        if below[n] == -np.inf:
+            bounds[n] = -np.inf
+            continue
         for k in range(n_kinds):
             for layer in range(n_layers):
                 sums[k, 0, layer + 1] = sums[k, 0, layer] + time[k, none, n, layer]
