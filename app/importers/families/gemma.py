@@ -78,18 +78,27 @@ def _windows(fields: ConfigFields, *, pattern: int, window: int | None) -> tuple
     return tuple(window if kind == SLIDING else None for kind in kinds)
 
 
-def _alternating(fields: ConfigFields, windows: tuple[int | None, ...], qk_norm: QkNorm) -> Architecture:
+def _read_vault(fields: ConfigFields) -> Architecture:
+    """Gemma 2 without the norms at the ends of branches."""
+    windows = _windows(fields, pattern=_GEMMA2_PATTERN, window=fields.optional_size("sliding_window"))
+    return _alternating(fields, windows, QkNorm.NONE, NormPlace.BEFORE)
+
+
+def _alternating(
+    fields: ConfigFields, windows: tuple[int | None, ...], qk_norm: QkNorm, place: NormPlace = NormPlace.BOTH
+) -> Architecture:
     attention_bias, mask = bias(fields.flag("attention_bias")), _mask(fields)
-    mlp = Branch("mlp", gated_mlp(fields, act="hidden_activation"), NormKind.RMS, NormPlace.BOTH)
+    mlp = Branch("mlp", gated_mlp(fields, act="hidden_activation"), NormKind.RMS, place)
     layers = []
     for window in windows:
         attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, window=window, mask=mask, qk_norm=qk_norm)
-        layers.append(Layer((Branch("attn", attention, NormKind.RMS, NormPlace.BOTH), mlp)))
+        layers.append(Layer((Branch("attn", attention, NormKind.RMS, place), mlp)))
     return Architecture(_dims(fields), tuple(layers), rms_head(fields))
 
 
 GEMMA_FAMILIES = (
     Family("gemma", ("GemmaForCausalLM",), _read_gemma, _GEMMA_DEFAULTS),
     Family("gemma2", ("Gemma2ForCausalLM",), _read_gemma2, _GEMMA2_DEFAULTS),
+    Family("vaultgemma", ("VaultGemmaForCausalLM",), _read_vault, _GEMMA2_DEFAULTS),
     Family("gemma3_text", ("Gemma3ForCausalLM",), _read_gemma3, _GEMMA3_DEFAULTS),
 )

@@ -170,6 +170,8 @@ def _read_falcon(fields: ConfigFields) -> Architecture:
 
 GPT_FAMILIES = (
     Family("gpt2", ("GPT2LMHeadModel",), _read_gpt2, _GPT2_DEFAULTS, GPT2_ALIASES),
+    # GPT-SW3 has a model_type of its own and the classes of GPT-2.
+    Family("gpt-sw3", ("GPT2LMHeadModel",), _read_gpt2, _GPT2_DEFAULTS, GPT2_ALIASES),
     Family("gpt_neox", ("GPTNeoXForCausalLM",), _read_gpt_neox, _NEOX_DEFAULTS),
     Family("opt", ("OPTForCausalLM",), _read_opt, _OPT_DEFAULTS),
     Family("bloom", ("BloomForCausalLM",), _read_bloom, _BLOOM_DEFAULTS, _BLOOM_ALIASES),

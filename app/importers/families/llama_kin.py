@@ -86,6 +86,24 @@ _MINISTRAL_DEFAULTS = _COMMON | {
     "sliding_window": 4096,
     "layer_types": None,
 }
+_INTERNLM3_DEFAULTS = _COMMON | {
+    "vocab_size": 128512,
+    "intermediate_size": 10240,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+}
+_INTERNLM3_ALIASES = {"attention_bias": ("qkv_bias",), "mlp_bias": ("bias",)}
+_IQUEST_DEFAULTS = _COMMON | {
+    "vocab_size": 76800,
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "use_sliding_window": False,
+}
 _HELIUM_DEFAULTS = _COMMON | {
     "vocab_size": 48000,
     "hidden_size": 2560,
@@ -144,6 +162,18 @@ def _read_arcee(fields: ConfigFields) -> Architecture:
     return _stack(fields, Attention(qkv_bias=attention_bias, out_bias=attention_bias), mlp)
 
 
+def _read_internlm3(fields: ConfigFields) -> Architecture:
+    """A Llama under another name."""
+    attention_bias = bias(fields.flag("attention_bias"))
+    attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias)
+    return _stack(fields, attention, gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))))
+
+
+def _read_iquest(fields: ConfigFields) -> Architecture:
+    fields.refuse("use_sliding_window", because="no known checkpoint has windows")
+    return _read_internlm3(fields)
+
+
 def _read_helium(fields: ConfigFields) -> Architecture:
     attention = Attention(qkv_bias=bias(fields.flag("attention_bias")), out_bias=Bias.NONE)
     return _stack(fields, attention, gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))))
@@ -190,6 +220,8 @@ LLAMA_KIN_FAMILIES = (
     Family("exaone4", ("Exaone4ForCausalLM",), _read_exaone4, _EXAONE4_DEFAULTS),
     Family("arcee", ("ArceeForCausalLM",), _read_arcee, _ARCEE_DEFAULTS),
     Family("helium", ("HeliumForCausalLM",), _read_helium, _HELIUM_DEFAULTS),
+    Family("internlm3", ("InternLM3ForCausalLM", "LlamaForCausalLM"), _read_internlm3, _INTERNLM3_DEFAULTS, _INTERNLM3_ALIASES),
+    Family("iquestcoder", ("IQuestCoderForCausalLM", "LlamaForCausalLM"), _read_iquest, _IQUEST_DEFAULTS),
     Family("cwm", ("CwmForCausalLM",), _read_cwm, _CWM_DEFAULTS),
     Family("ministral", ("MinistralForCausalLM",), _read_ministral, _MINISTRAL_DEFAULTS),
 )
