@@ -32,6 +32,8 @@ _SAME_AS = {
 }
 _TOWERS = ("visual.", "vision_", "audio_", "mm_", "multi_modal_", "embed_vision", "embed_audio")
 _LONGEST_REASON = 140
+_NOT_ALONE = ("whisper",)
+"""Kinds whose class for text is the decoder of a model that is read as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ def trials_of_kinds() -> Iterator[Trial]:
     from transformers.models.auto import modeling_auto
 
     for kind in sorted(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        if kind in _NOT_ALONE:
+            continue
         if kind in supported_model_types():
             yield _trial(kind, {"model_type": kind})
         else:
