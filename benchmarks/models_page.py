@@ -49,12 +49,13 @@ they are one tensor, all compressed entries are read, and one residual stream is
 pipeline stages, where the model has `hc_mult`. Layers for multi-token prediction are in no count.
 
 Refused are Gemma 3n and 4 with keys and values that layers share or embeddings of each layer (E2B, E4B),
-and Kimi-K3, whose class is not public. Of the 117 files that aiconfigurator-core 0.12.0 ships and 43
+and Kimi-K3, whose class transformers lacks. Of the 117 files that aiconfigurator-core 0.12.0 ships and 43
 others (`python -m benchmarks.importer_trial`), 129 have exactly the parameters of `transformers`, one
 (Llama-Nemotron) those of its published tensors, 28 are refused as files of quantisation, one has class
 defaults that no model can run with, and one (Kimi-K3) is unknown. Of the 189 kinds that transformers
 5.23 lists as causal language models, at their class defaults (`--kinds`), 77 have exactly its
-parameters, 102 are unknown, and the rest have defaults that no model has.
+parameters, 102 are unknown; of the other ten the defaults describe no
+model, transformers builds none from them, or its class is a part of the model that is read.
 
 A classifier of any decoder is read under its `...ForSequenceClassification`: the head then has a row
 for each of `num_labels` (or `id2label`), and no vocabulary.
