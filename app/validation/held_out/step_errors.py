@@ -2,8 +2,9 @@
 
 The scale is fitted first (of a Laplace distribution: far-off runs count by their size), each source alike. Its traits are
 chosen by the likelihood of steps whose source the scale had not seen, and its percentiles are those of the same steps: errors
-of a source are alike, so that a scale that saw it would promise too much. Where a source is left out, all of this is done
-without it.
+of a source are alike, so that a scale that saw it would promise too much. A step counts there by how many scales a band must
+have to hold it, as bands are printed: with the error of kernels that were not measured on the device beside the scale. Where a
+source is left out, all of this is done without it.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ def step_errors_without(steps: Sequence[HeldOutStep], *, basis: str) -> dict[str
 
 @dataclass(frozen=True)
 class _Steps:
-    """Steps as arrays: log ratios, traits [steps, 6], weights, source of each; and shares of the scale that were found, by the
-    columns of traits and the sources left out."""
+    """Steps as arrays: log ratios, log ratios beyond what kernels that were not measured explain, traits [steps, 6], weights,
+    source of each; and shares of the scale that were found, by the columns of traits and the sources left out."""
 
     ratios: Floats
+    unexplained: Floats
     traits: Floats
     weights: Floats
     sources: NDArray[np.str_]
@@ -78,8 +80,10 @@ class _Steps:
         taken = [step for own in by_source.values() for step in own[:: -(-len(own) // STEPS_OF_SOURCE)]]
         sources = np.array([step.source for step in taken])
         _, place, count = np.unique(sources, return_inverse=True, return_counts=True)
+        ratios, kernels = np.array([(step.log_ratio, np.log1p(step.kernels)) for step in taken]).T
         return _Steps(
-            ratios=np.array([step.log_ratio for step in taken]),
+            ratios=ratios,
+            unexplained=np.copysign(np.sqrt(np.maximum(0.0, ratios**2 - kernels**2)), ratios),
             traits=np.array([_traits(step.traits) for step in taken]),
             weights=1.0 / count[place].astype(np.float64),
             sources=sources,
@@ -104,7 +108,7 @@ class _Steps:
         outside = max(0.0, 1.0 - HELD * (n_sources + 1) / n_sources) / 2
         scaled = np.zeros(len(self.ratios))
         for own, scale in self._unseen(columns, left_out):
-            scaled[own] = self.ratios[own] / scale
+            scaled[own] = self.unexplained[own] / scale
         weights = self.weights[chosen]
         below, above = (_percentile(scaled[chosen], weights, share) for share in (outside, 1.0 - outside))
         shares = np.zeros(self.traits.shape[1])

@@ -113,8 +113,8 @@ KNOWN_FRAMEWORK = StepErrorModel(
     experts=0.236,
     network=1.385,
     chip=0.077,
-    below=2.593,
-    above=3.347,
+    below=2.459,
+    above=3.194,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
@@ -127,7 +127,7 @@ ASSUMED_FRAMEWORK = StepErrorModel(
     network=1.650,
     chip=0.129,
     below=6.211,
-    above=2.337,
+    above=2.332,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""

@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from meshwright.app.validation.held_out.leave_one_out import banded
 from meshwright.app.validation.held_out.step_errors import HeldOutStep, fit_step_errors, step_errors_without
 from meshwright.solver.training.report.whole_steps import StepTraits
@@ -85,3 +87,16 @@ def test_kernels_that_were_not_measured_come_on_top() -> None:
     wider_low, wider_high = model.factors(PLAIN, kernels=0.5)
     assert wider_low < low and wider_high > high
     assert math.log(wider_high) < math.log(high) + math.log(1.5)
+
+
+def test_errors_of_kernels_that_were_not_measured_are_counted_once() -> None:
+    """The part of a step that they explain widens no band of steps that have none, and what they leave does."""
+    own = steps(lambda source, traits: 0.1)
+    plain, kernels = ([replace(step, kernels=given) for step in own] for given in (0.0, 0.05))
+    measured, unmeasured = (fit_step_errors(given, basis="made up") for given in (plain, kernels))
+    assert unmeasured.below + unmeasured.above < measured.below + measured.above
+    # Bands with these errors on top hold the same steps as bands that know of none.
+    for with_kernels, without in zip(unmeasured.factors(PLAIN, kernels=0.05), measured.factors(PLAIN), strict=True):
+        assert math.log(with_kernels) == pytest.approx(math.log(without), rel=0.05)
+    explained = fit_step_errors([replace(step, kernels=9.0) for step in own], basis="made up")
+    assert (explained.below, explained.above) == (0.0, 0.0)
