@@ -182,6 +182,19 @@ def test_tokens_that_nobody_can_verify_count_as_refusals(tmp_path: Path, monkeyp
     assert verifier.shown == 2
 
 
+def test_callers_of_one_name_in_two_tenants_have_a_rate_each(tmp_path: Path) -> None:
+    """An issuer may give the same subject to people of two tenants; a stranger must not use up the other's requests."""
+    issuer, (_, engine) = Issuer(), with_database(tmp_path)
+    limiter = RateLimiter(0.5, clock=lambda: 0.0)
+    gate = RequestGate(Authenticator(KeyRepository(engine), issuer.verifier()), callers=limiter, strangers=None)
+    claim = issuer.verifier()._settings.tenant_claim
+    one, other = (showing(issuer.token(**{claim: tenant}), "192.0.2.1") for tenant in ("acme", "umbra"))
+    assert asyncio.run(gate.admit(one)).name == asyncio.run(gate.admit(other)).name
+    for request in (one, other):
+        with pytest.raises(RateLimitedError):
+            asyncio.run(gate.admit(request))
+
+
 @pytest.mark.parametrize("credentials", [forged(), f"mwk_{'0' * 12}_{'a' * 43}"], ids=["token", "key"])
 def test_who_was_refused_too_often_waits_for_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, credentials: str

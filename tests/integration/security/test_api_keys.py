@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from meshwright.app.security.authentication import Authenticator
 from meshwright.app.security.keeping import KeyWish, checked_prefix, create_key, revoke_key, rotate_key
 from meshwright.app.security.key_repository import KeyRepository
 from meshwright.app.security.principal import LOCAL, Principal, Scope
+from meshwright.app.security.webhook_secret_repository import StoredSecret
 from meshwright.app.settings import Settings
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -39,6 +41,15 @@ def test_a_key_is_its_tenants_caller(keys: KeyRepository) -> None:
     assert (found.tenant, found.scopes, found.name) == ("acme", READ, f"key:{made.key.prefix}")
     assert keys.list("acme") == (made.key,)
     assert keys.list("other") == ()
+
+
+def test_keys_and_secrets_hold_until_the_moment_that_they_end_and_not_in_it(keys: KeyRepository) -> None:
+    end, before = datetime(2026, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+    key = create_key(keys, KeyWish("acme", "ci", READ)).key
+    secret = StoredSecret("0" * 12, "acme", "salt", "sha256", created_at=end - timedelta(days=1), ends_at=end)
+    for ending in (replace(key, expires_at=end), secret):
+        assert ending.is_valid_at(end - before) and not ending.is_valid_at(end)
+    assert not replace(key, revoked_at=end).is_valid_at(end - before), "a revoked key is none at any moment"
 
 
 def test_the_database_does_not_hold_the_key(keys: KeyRepository, settings: Settings) -> None:

@@ -69,6 +69,19 @@ def test_a_faster_fabric_or_network_is_never_slower(kind, group, size):
     assert collective_s(kind, size, network) <= now
 
 
+@pytest.mark.parametrize(("n", "ranks_per_node"), [(2, 1), (3, 1), (16, 8), (24, 8), (12, 2)])
+@pytest.mark.parametrize("kind", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.BROADCAST])
+def test_latencies_count_as_often_as_a_ring_crosses_the_links(kind, n, ranks_per_node):
+    """A ring of n ranks has n - 1 steps before all have all; each node is left once, but the last."""
+    node = topology("dgx-h100", 16)
+    group = replace(node, n=n, ranks_per_node=ranks_per_node, network="unstated")
+    now_s, nodes = collective_s(kind, 1e6, group), n // ranks_per_node
+    slower = replace(group, intra=replace(group.intra, latency_s=group.intra.latency_s + 1.0))
+    assert collective_s(kind, 1e6, slower) - now_s == pytest.approx(n - nodes)
+    farther = replace(group, inter_latency_s=group.inter_latency_s + 1.0)
+    assert collective_s(kind, 1e6, farther) - now_s == pytest.approx(nodes - 1)
+
+
 @settings(deadline=None)
 @given(topologies(), sizes)
 def test_an_all_reduce_takes_no_less_than_its_reduce_scatter(group, size):

@@ -9,6 +9,7 @@ from meshwright.costmodels.memory.training_state import (
     deepspeed_bf16_bytes,
     deepspeed_copied_gradient_bytes,
     deepspeed_zero_bytes,
+    deferred_head_bytes,
     optimizer_traffic_bytes,
     state_bytes_per_parameter,
 )
@@ -64,3 +65,9 @@ def test_deepspeeds_optimizer_for_bf16_keeps_16_bit_gradients_and_one_fp32_bucke
 def test_deepspeed_copies_its_largest_gradient_in_fp64_as_far_as_it_lies_in_its_shard() -> None:
     assert deepspeed_copied_gradient_bytes(3e8, own_elements=5e8) == 3e8 * 8
     assert deepspeed_copied_gradient_bytes(3e8, own_elements=1e8) == 1e8 * 8
+
+
+def test_a_deferred_head_keeps_every_micro_batch_but_the_one_that_runs() -> None:
+    held = [deferred_head_bytes(tokens=512, hidden=64, vocab=1000, n_microbatches=m, dtype=DType.BF16) for m in (1, 2, 3, 8)]
+    each = 512 * (64 + 1000) * 2
+    assert held == [0, each, 2 * each, 7 * each]

@@ -171,7 +171,8 @@ def test_weights_lie_on_the_host_where_no_other_rank_has_them_whole() -> None:
     with pytest.raises(PlanFileError, match="can't lie on the host"):
         predict_training(asked, with_stages(plan, offload=Offload(weights=0.5)))
     allowed = request(zero_stages=(2,), recompute=(Recompute.FULL,), offload_weights=(0.5,))
-    assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_stages(plan, offload=Offload(weights=0.5)), allowed)}
+    found = check(with_stages(plan, offload=Offload(weights=0.5)), allowed)
+    assert (Rule.HOST_MEMORY, "plan.stages[0].offload") in {(violation.rule, violation.where) for violation in found}
 
 
 def with_drives(asked: TrainingRequest, capacity_bytes: int = 10**13, bytes_per_s: float = 20e9) -> TrainingRequest:
@@ -231,8 +232,17 @@ def test_hosts_that_are_too_small_are_not_used() -> None:
     small = replace(group, node=replace(group.node, host_memory_bytes=2**30))
     crowded = replace(asked, cluster=Cluster((small,)))
     assert not plan_training(crowded, stop=never_stop, progress=ignore_progress).feasible
-    given = predict_training(crowded, planned(asked))
+    plan = planned(asked)
+    given = predict_training(crowded, plan)
     assert given.reason is not None and given.reason.constraint == "host_memory"
+    # All devices of a node share its host.
+    needed = flat(plan).stages[0].memory.host_bytes * group.node.devices_per_node
+    for share, refused in ((0.99, True), (1.01, False)):
+        node = replace(group.node, host_memory_bytes=int(needed * share))
+        just = replace(asked, cluster=Cluster((replace(group, node=node),)))
+        limits = {violation.limit for violation in check(plan, just)}
+        assert ("host_memory" in limits) is refused
+        assert (predict_training(just, plan).reason is not None) is refused
 
 
 def test_the_checker_wants_host_memory_as_it_is_and_groups_that_divide() -> None:
