@@ -140,6 +140,9 @@ TRIED = """
   and NeMo's recipes travel in 16 bits. A chip under a lower power limit than another of its kind is expected to be slower
   in products by the cube root of the ratio, which matters where no other source has it (`torchtitan`, 500 W: 21 to 16%). On
   rows thinned to 60 of a source the mean went from 12.1 to 11.3%, before networks between nodes had priors.
+- *The host by chip.* Rates of chips were fitted with one for the host's speed. Without it sources that are left out have 10.6%
+  in the mean, with it 11.0%: `vtrain_single` 5.6 for 9.5, `megatron_ci_dense` 12 for 19, `mbridge_pretrain` 20 for 25, but
+  `megatron_ci_moe` 36 for 32, of which 68% are in their band (82%).
 - *Experts in Megatron-LM's functional tests* (`megatron_ci_moe`) stay short. The host is too cheap: on A100 a layer lacks
   1.3 ms of 10 with tp 1, 2 to 3.5 with tp, and 0.7 ms for each further expert of a rank where experts are not one grouped
   product. On GB200 the same plan takes three to seven times as long on one node as on two. No one law of launches gives

@@ -33,7 +33,16 @@ from meshwright.costmodels.calibration.borrowed import (
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration
 from meshwright.costmodels.calibration.networks import fabric_key, is_fabric_key, measures, network_calibration
-from meshwright.costmodels.cluster.cluster import NEAREST, UNSTATED_NETWORK, Cluster, NodeGroup, NodeType, part_of_node
+from meshwright.costmodels.cluster.cluster import (
+    NEAREST,
+    TIMED_ALONE,
+    UNSTATED_NETWORK,
+    UNTOLD_RATES,
+    Cluster,
+    NodeGroup,
+    NodeType,
+    part_of_node,
+)
 from meshwright.costmodels.errors import ClusterError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.problem.graph import ModelGraph
@@ -277,6 +286,8 @@ def _calibrated(group: NodeGroup, entry: Entry) -> NodeGroup:
     device = group.node.device
     if device.calibration == NEAREST:
         name = borrowed_name(key_of_device(device.name), nearest_measured(device))
+        if device.sustained == TIMED_ALONE:
+            device = replace(device, sustained=UNTOLD_RATES)
     elif entry is Entry.NEW and differs_from_its_calibration(device):
         name = borrowed_name(device.calibration, device.calibration)
     else:

@@ -14,12 +14,15 @@ from meshwright.solver.problem.request import TrainingRequest
 
 
 class Constant(StrEnum):
-    """The constant that is fitted; each is a rate over that of the catalogue or of kernels timed alone."""
+    """The constant that is fitted; each is a rate over that of the catalogue or of kernels timed alone.
+
+    The host's speed in launching kernels is none of a chip: it is that of the software and its host (`solver.problem`'s
+    implementation). Fitted by chip it explained toy models and made others worse that it had not seen.
+    """
 
     MATRIX = "matrix"
     LOW_PRECISION_MATRIX = "low_precision_matrix"
     MEMORY = "memory"
-    HOST = "host"
     INTRA_NODE_LINK = "intra_node_link"
     INTER_NODE_LINK = "inter_node_link"
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from meshwright.costmodels.cluster.cluster import Device, Link, NodeType, SustainedRates
+from meshwright.costmodels.cluster.cluster import UNTOLD_RATES, Device, Link, NodeType, SustainedRates
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.hardware.generations import generation
 from meshwright.costmodels.names import did_you_mean
@@ -61,7 +61,8 @@ def _devices() -> Mapping[str, Device]:
         if "borrows" in document:
             document["calibration"] += f"~{document.pop('borrows')}"
         peaks = {DType(dtype): peak for dtype, peak in document.pop("peak_flops").items()}
-        sustained = SustainedRates(**document.pop("sustained", {}))
+        told = document.pop("sustained", None)
+        sustained = UNTOLD_RATES if told is None else SustainedRates(**told)
         record = Device(peak_flops=peaks, sustained=sustained, **document)
         found.update(dict.fromkeys((record.name, *aliases), record))
     return found
