@@ -12,12 +12,14 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload, Tier
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer
+from meshwright.costmodels.model.implementation import StateBuffers
 from meshwright.costmodels.pipeline import Schedule, n_copies
 from meshwright.solver.problem.choices import Gradients, Space
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.launchers.trainer import HostState
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.training.space.implementation import implementation_of
 
 
 class Degrees(Protocol):
@@ -146,7 +148,7 @@ def state_places(mesh: Degrees, request: TrainingRequest, search: Search, chosen
             states, activations, weights, summed
         )
     )
-    for zero_stage in _zero_stages(mesh, search, chosen or workload.optimizer):
+    for zero_stage in _zero_stages(mesh, workload, search, chosen or workload.optimizer):
         if chosen is not None and not _small_moments_fit(search, zero_stage if mesh.dp * mesh.cp > 1 else None, chosen):
             continue
         shards = zero_stage in SHARDS_STATE and mesh.dp * mesh.cp > 1
@@ -238,10 +240,13 @@ def _offloads_within_groups(search: Search) -> bool:
     return search.space is Space.FREE or TRAINERS[search.launcher].offloads_within_groups
 
 
-def _zero_stages(mesh: Degrees, search: Search, optimizer: Optimizer) -> Iterator[int]:
-    """ZeRO stages that differ on this mesh and that the launcher can run."""
+def _zero_stages(mesh: Degrees, workload: TrainingWorkload, search: Search, optimizer: Optimizer) -> Iterator[int]:
+    """ZeRO stages that differ on this mesh and that the launcher can run. On one rank they do where an implementation keeps
+    buffers under some of them: if all are open, the lowest, which has none, is enough."""
     if mesh.dp * mesh.cp == 1:
-        stages: tuple[int, ...] = (0,) if not search.zero_stages else (min(search.zero_stages),)
+        kept = implementation_of(workload, search).state_buffers is not StateBuffers.NONE
+        stages: tuple[int, ...] = tuple(sorted(search.zero_stages)) or (0,)
+        stages = stages if kept else stages[:1]
     else:
         stages = tuple(range(MAX_ZERO_STAGE + 1))
     highest = MAX_ZERO_STAGE

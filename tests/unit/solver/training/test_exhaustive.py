@@ -70,3 +70,11 @@ def test_replicas_by_node_group_have_less_to_exchange_where_that_is_better() -> 
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert flat(plan).shares is not None
     assert is_the_best(plan, enumerated(request))
+
+
+def test_stages_that_differ_on_one_rank_by_their_buffers_are_all_searched() -> None:
+    """DeepSpeed's buffers are counted under ZeRO 2 and not under 3: on one rank the first does not fit, and the other does."""
+    request = full_request(222)
+    assert request.search.zero_stages == (2, 3)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.feasible and not check(plan, request)
