@@ -23,9 +23,10 @@ _STYLE = (
 
 
 def drawing(title: str, height: int, parts: Sequence[str]) -> str:
-    """Return a whole SVG document; ``title`` is read to who doesn't see it."""
+    """Return a whole SVG document; ``title`` is read to who doesn't see it. With links in it, it is a group, not one image."""
+    role = "group" if any("<a " in part for part in parts) else "img"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" role="{role}">'
         f"<title>{html_text(title)}</title><style>{_STYLE}</style>{''.join(parts)}</svg>\n"
     )
 

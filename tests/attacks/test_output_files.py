@@ -33,6 +33,7 @@ from meshwright.app.documents.output_files import OutputFile, write_output, writ
 from meshwright.app.measuring.sample_files import write_samples
 from meshwright.app.regression.lock import LOCK_NAME
 from meshwright.costmodels.errors import PlanFileError
+from tests.attacks.planned import SERVED
 from tests.support.command_line import Cli
 from tests.support.requests_given import training
 from tests.unit.app.validation.tables import write_table
@@ -116,11 +117,13 @@ def words(cli: Cli) -> Callable[[Option, Path], list[str]]:
     write_samples(cli.folder / "toy.csv", toy_samples())
     measurements = str(cli.folder / "toy.csv")
     plan = str(cli.folder / "given.json")
+    served, serving_plan = cli.write("served.json", SERVED), str(cli.folder / "served-plan.json")
 
     arguments: dict[tuple[str, ...], list[str]] = {
         ("plan",): [request, "--no-store"],
         ("init",): ["qwen3-8b", "--gpus", "8xH100", "--batch", "8", "--seq", "128"],
         ("export",): [plan, "--to", "megatron-lm"],
+        ("simulate",): [served, "--plan", serving_plan],
         ("check",): [str(plans)],
         ("calibrate", "fabric"): [],
         ("calibrate", "profile"): ["my-node", "--kind", "norm", "--repeat-ms", "0.1"],
@@ -132,6 +135,8 @@ def words(cli: Cli) -> Callable[[Option, Path], list[str]]:
         assert option.command in arguments, f"say here how {option.id} is called"
         if option.command == ("export",) and not Path(plan).exists():
             assert cli("plan", request, "--no-store", "-o", plan) == 0
+        if option.command == ("simulate",) and not Path(serving_plan).exists():
+            assert cli("plan", served, "--no-store", "-o", serving_plan) == 0
         if option.command == ("check",):
             assert cli("check", str(plans), "--update") == 0
         return [*option.command, *arguments[option.command], option.name, str(path)]
@@ -267,6 +272,9 @@ def test_a_dash_is_stdout_and_holds_nothing_else(
         "--svg-timeline": "<svg",
         "--svg-memory": "<svg",
         "--svg-frontier": "<svg",
+        "--svg-map": "<svg",
+        "plan --csv": "stage,",
+        "simulate --csv": "end_s,",
         "plan --output": "{",
         "init --output": "schema: ",
         "export --output": "#!/bin/sh",
