@@ -46,10 +46,9 @@ IDLE_POWER_W, IDLE_SHARE = 80.0, 0.2
 
 TIMED_ALONE = SustainedRates()
 """As kernels were timed: nothing is slower in a run."""
-
 UNTOLD_RATES = SustainedRates(matrix=0.82, low_precision_matrix=0.89, memory=0.76)
-"""Rates that are expected of a chip which no training run tells of: the geometric mean over the chips that runs tell of, their
-products taken at one power limit (docs/accuracy.md, rates; what the fits to all sources but one take for such a chip)."""
+"""Those expected of a chip that no training run tells of, as fits to all sources but one take them: geometric means over the
+chips that runs tell of, products taken at one power limit (docs/accuracy.md)."""
 
 
 @dataclass(frozen=True, slots=True)
