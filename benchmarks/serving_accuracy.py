@@ -204,7 +204,7 @@ What is left of TTFT there, by its causes:
   is modelled: no other row shows it, so nothing could be fitted without those rows themselves.
 - *Prompts of gpt-oss on vLLM* take twice the time that its expert table says (8,192 tokens), in every layout.
 
-Attention groups are simulated each with its own queue, in lockstep ([how](serving-costs.md#attention-groups)); before, as if alike.
+Attention groups are simulated each with its own queue, in step ([how](serving-costs.md#attention-groups)); before as if alike.
 Over the 76 points of DeepSeek-V3 that ran several groups, with the same constants, errors of TTFT went from 54% to 42%, of
 TPOT from 15% to 14%. TensorRT-LLM's prompts wait for one another there as its launch scripts say: without that the 11 points
 of workers that do both phases would miss TPOT by 54%, with it by 13% (11% as if alike), and TTFT by 59%, with it by 12% (58%
