@@ -181,6 +181,14 @@ class StateBuffers(StrEnum):
     """DeepSpeed's ZeRO: fp32 gradients of a rank's shard, or 16-bit ones beside fp32 ones; the buckets in which gradients and
     weights travel; and a copy of the largest gradient."""
 
+    DEEPSPEED_ZERO_1 = "deepspeed-zero-1"
+    """Those of DeepSpeed under ZeRO-1 alone: launchers over Accelerate run ZeRO-2 and 3 by FSDP2, which has none."""
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """The ZeRO stages under which there are such buffers."""
+        return {StateBuffers.NONE: (), StateBuffers.DEEPSPEED_ZERO: (1, 2), StateBuffers.DEEPSPEED_ZERO_1: (1,)}[self]
+
 
 CONTEXT_BYTES = 512 * 2**20
 """CUDA context and loaded kernels of one process: 400 to 600 MiB, as nvidia-smi shows for a process with no tensors."""

@@ -11,7 +11,7 @@ from meshwright.costmodels.memory.training_state import (
     deferred_head_bytes,
 )
 from meshwright.costmodels.model.dims import HIDDEN, VOCAB
-from meshwright.costmodels.model.implementation import HeadGradients, Implementation, StateBuffers
+from meshwright.costmodels.model.implementation import HeadGradients, Implementation
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.stage_table import FloatArray
@@ -29,7 +29,7 @@ def bytes_beside_state(
     """
     workload, mesh, dims = request.workload, candidate.mesh, request.model.dims
     held = np.zeros(len(parameters))
-    if implementation.state_buffers is StateBuffers.DEEPSPEED_ZERO and candidate.zero_stage in (1, 2):
+    if candidate.zero_stage in implementation.state_buffers.stages:
         held += _deepspeed_bytes(request, candidate, parameters)
     if implementation.head_gradients is HeadGradients.DEFERRED and HIDDEN in dims and VOCAB in dims:
         held[-1] += deferred_head_bytes(

@@ -12,7 +12,14 @@ from meshwright.app.errors import DocumentError
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.implementations.profile import implementation_profile, implementation_profiles
-from meshwright.costmodels.model.implementation import HAND_FUSED, Dropout, Implementation, LossKernels, VectorKernels
+from meshwright.costmodels.model.implementation import (
+    HAND_FUSED,
+    Dropout,
+    Implementation,
+    LossKernels,
+    StateBuffers,
+    VectorKernels,
+)
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan
@@ -216,6 +223,13 @@ def test_deepspeeds_buffers_lie_beside_the_state() -> None:
     # Of 16-bit gradients two buckets, the fp32 gradients of a shard, and an fp64 copy of the head's, which lies in it.
     least = 2 * 500e6 * 2 + of_stage / 2 * 4 + of_head * 8
     assert least < buffers("bf16") < GENERIC_LAW.allocator * 1.08 * least
+
+
+@pytest.mark.parametrize("launcher", ["accelerate", "hf-trainer", "trl", "axolotl", "llama-factory"])
+def test_launchers_over_accelerate_run_zero_1_alone_by_deepspeed(launcher: str) -> None:
+    implementation = TRAINERS[Launcher(launcher)].implementation
+    assert implementation.state_buffers.stages == (1,)
+    assert StateBuffers.DEEPSPEED_ZERO.stages == (1, 2) and StateBuffers.NONE.stages == ()
 
 
 def test_a_plan_is_predicted_as_it_was_found() -> None:
