@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, SustainedRates
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
@@ -20,9 +20,12 @@ from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.traffic import Phase
 
 
-def mesh_of(*sizes: int, faster: float = 1.0) -> DeviceMesh:
-    """A mesh of H100 nodes with axes a, b, c from outer to inner; ``faster`` multiplies every link's bandwidth."""
+def mesh_of(*sizes: int, faster: float = 1.0, sustained: SustainedRates | None = None) -> DeviceMesh:
+    """A mesh of H100 nodes with axes a, b, c from outer to inner; ``faster`` multiplies every link's bandwidth, and ``sustained``
+    takes the place of the catalogue's rates."""
     node = node_type("dgx-h100")
+    if sustained is not None:
+        node = replace(node, device=replace(node.device, sustained=sustained))
     intra, inter = (replace(link, bytes_per_s=link.bytes_per_s * faster) for link in (node.intra, node.inter))
     cluster = Cluster((NodeGroup("nodes", replace(node, intra=intra, inter=inter), 64),))
     return device_mesh(cluster, dict(zip("abc", sizes, strict=False)))
