@@ -21,7 +21,7 @@ from meshwright.solver.strategies.traffic import Phase
 
 
 def mesh_of(*sizes: int, faster: float = 1.0, sustained: SustainedRates | None = None) -> DeviceMesh:
-    """A mesh of H100 nodes with axes a, b, c from outer to inner; ``faster`` multiplies every link's bandwidth, and ``sustained``
+    """A mesh of H100 nodes with axes a, b, c from outer to inner; ``faster`` multiplies every link's bandwidth, ``sustained``
     takes the place of the catalogue's rates."""
     node = node_type("dgx-h100")
     if sustained is not None:
