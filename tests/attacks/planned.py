@@ -76,7 +76,8 @@ REQUESTS: dict[str, tuple[Launcher, dict[str, Any]]] = {
     "accelerate": (Launcher.ACCELERATE, _sharded("accelerate")),
     "hf-trainer": (Launcher.HF_TRAINER, _sharded("hf-trainer")),
     "trl": (Launcher.TRL, _sharded("trl")),
-    "axolotl": (Launcher.AXOLOTL, _sharded("axolotl", zero_stages=[1])),
+    # ZeRO-1 goes through DeepSpeed, whose buffers leave no room for 8 B parameters.
+    "axolotl": (Launcher.AXOLOTL, _sharded("axolotl", zero_stages=[1]) | {"model": {"catalog": "llama-3.2-3b"}}),
     "llama-factory": (Launcher.LLAMA_FACTORY, _sharded("llama-factory")),
     "vllm": (Launcher.VLLM, _served(work={"speculation": DRAFT})),
     "vllm-pools": (Launcher.VLLM, _served(modes=["disaggregated"])),
