@@ -43,8 +43,9 @@ def clock_s(*, is_sqlite: bool) -> ColumnElement[float]:
 
 def in_utc(row: RowMapping | Mapping[str, Any]) -> dict[str, Any]:
     """The row with its times in UTC: SQLite gives them back without a zone."""
-    return {name: _utc(value) if isinstance(value, datetime) else value for name, value in row.items()}
+    return {name: utc(value) if isinstance(value, datetime) else value for name, value in row.items()}
 
 
-def _utc(moment: datetime) -> datetime:
+def utc(moment: datetime) -> datetime:
+    """The moment in UTC: SQLite gives it back without a zone, PostgreSQL in the zone that its server is set to."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select, update
 
-from meshwright.app.db.dialects import insert_if_absent, is_silent, now_s
+from meshwright.app.db.dialects import insert_if_absent, is_silent, now_s, utc
 from meshwright.app.db.engine import is_sqlite, reading, writing
 from meshwright.app.db.tables.jobs import jobs, workers
 from meshwright.app.jobs.job import ACTIVE, BegunJob, JobKind, JobStatus
@@ -110,7 +110,8 @@ class JobDesk:
     def finish(self, job: BegunJob, end: JobEnd, *, then: OnFinished) -> bool:
         """Store what came out and close the job, all or nothing; False when the attempt was over.
 
-        The plan is stored even then: it is as good as the one that the other attempt will make, and the first stays.
+        The plan is stored even then: it is as good as the one that the other attempt will make, and the first stays. What
+        waits for it has it. An attempt that was over and made none says nothing to them: another attempt may.
         """
         with writing(self._engine) as connection:
             if end.plan is not None:
@@ -127,16 +128,21 @@ class JobDesk:
                     problem=end.problem,
                 )
             )
-            then(connection)
-            return closed.rowcount > 0
+            is_ours = closed.rowcount > 0
+            if is_ours or end.plan is not None:
+                then(connection)
+            return is_ours
 
     def silent(self, *, for_s: float, limit: int) -> tuple[SilentJob, ...]:
-        """Active jobs without a sign of life for a time, the longest silent first."""
+        """Active jobs without a sign of life for a time: those that a worker began first, then the longest silent.
+
+        Of those that wait for their turn there may be thousands, which nobody is to keep alive.
+        """
         with reading(self._engine) as connection:
             found = connection.execute(
                 select(jobs.c.id, jobs.c.workflow, jobs.c.urgency, jobs.c.beat_s)
                 .where(jobs.c.status.in_(_ACTIVE), is_silent(jobs.c.beat_s, connection, for_s=for_s))
-                .order_by(jobs.c.beat_s)
+                .order_by(jobs.c.status != JobStatus.RUNNING.value, jobs.c.beat_s)
                 .limit(limit)
             ).all()
         return tuple(SilentJob(*row) for row in found)
@@ -149,6 +155,22 @@ class JobDesk:
         if workflow is not None:
             claimed = claimed.values(workflow=workflow)
         return connection.execute(claimed.values(beat_s=now_s(connection))).rowcount > 0
+
+    def note_waiting(self, found: Sequence[SilentJob], *, for_s: float) -> None:
+        """Note that silent jobs were seen to wait for their turn, all in one transaction."""
+        with writing(self._engine) as connection:
+            # Those that another reaper notes at this moment are passed over: two that wait for one another's rows never end.
+            mine = (
+                select(jobs.c.row)
+                .where(
+                    jobs.c.id.in_([job.id for job in found]),
+                    jobs.c.status.in_(_ACTIVE),
+                    is_silent(jobs.c.beat_s, connection, for_s=for_s),
+                )
+                .with_for_update(skip_locked=True)
+            )
+            rows = connection.execute(mine).scalars().all()
+            connection.execute(update(jobs).where(jobs.c.row.in_(rows)).values(beat_s=now_s(connection)))
 
     def state(self, *, worker_alive_s: float) -> QueueState:
         """The state of the queue and its workers."""
@@ -163,7 +185,7 @@ class JobDesk:
                 select(func.count()).select_from(workers).where(workers.c.beat_s > now_s(connection) - worker_alive_s)
             ).scalar_one()
         counts = {row.status: row.n for row in counted}
-        oldest_s = 0.0 if oldest is None else max(0.0, (datetime.now(UTC) - oldest.replace(tzinfo=UTC)).total_seconds())
+        oldest_s = 0.0 if oldest is None else max(0.0, (datetime.now(UTC) - utc(oldest)).total_seconds())
         return QueueState(counts.get(JobStatus.QUEUED.value, 0), counts.get(JobStatus.RUNNING.value, 0), oldest_s, int(alive))
 
     def worker_beat(self, name: str, *, version: str, slots: int, draining: bool) -> None:

@@ -35,10 +35,14 @@ class Reaper:
         if not silent:
             return 0
         states = self._queue.states([job.workflow for job in silent])
-        return sum(self._deal_with(job, states[job.workflow]) for job in silent)
+        waiting = [job for job in silent if states[job.workflow] is WorkflowState.WAITING]
+        if waiting:
+            self._desk.note_waiting(waiting, for_s=self._silent_s)
+        left = (job for job in silent if states[job.workflow] is not WorkflowState.WAITING)
+        return sum(self._give_back(job, states[job.workflow]) for job in left)
 
-    def _deal_with(self, job: SilentJob, state: WorkflowState) -> bool:
-        """Deal with a silent job. Return True if it was given back; one that waits its turn is only noted as seen."""
+    def _give_back(self, job: SilentJob, state: WorkflowState) -> bool:
+        """Give a silent job back to the queue. Return False where another reaper does."""
         workflow = uuid.uuid4().hex if state is WorkflowState.OVER else None
         with writing(self._engine) as connection:
             if not self._desk.claim_silent(connection, job, workflow=workflow):
@@ -47,6 +51,5 @@ class Reaper:
                 self._queue.enqueue(connection, workflow=workflow, job_id=job.id, urgency=job.urgency)
         if state is WorkflowState.TAKEN:
             self._queue.resume([job.workflow])
-        if state is not WorkflowState.WAITING:
-            log.warning("job given back to the queue", extra={"job": job.id, "workflow_was": state.value})
-        return state is not WorkflowState.WAITING
+        log.warning("job given back to the queue", extra={"job": job.id, "workflow_was": state.value})
+        return True

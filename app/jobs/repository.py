@@ -52,10 +52,14 @@ class JobRepository:
         with reading(self._engine) as connection:
             return tuple(job_of(row) for row in connection.execute(query).mappings())
 
-    def find_active(self, connection: Connection, digest: str) -> Job | None:
-        """The queued or running job that makes the plan of a digest."""
+    def hold_active(self, connection: Connection, digest: str) -> Job | None:
+        """The queued or running job that makes the plan of a digest; it stays so until the transaction ends.
+
+        On PostgreSQL the row is locked against the end of the job, which changes a key of it (FOR KEY SHARE), not against signs
+        of life. SQLite has one writer at a time.
+        """
         query = owned(select(*JOB_COLUMNS), jobs, self._tenant).where(jobs.c.active_digest == digest)
-        row = connection.execute(query).mappings().one_or_none()
+        row = connection.execute(query.with_for_update(read=True, key_share=True)).mappings().one_or_none()
         return None if row is None else job_of(row)
 
     def waiting(self, connection: Connection) -> int:

@@ -28,12 +28,17 @@ def plan_job(key: RequestKey, *, owner: str, kind: JobKind, urgency: int, trace:
 
 
 def submit(engine: Engine, queue: JobQueue, connection: Connection, tenant: str, job: NewJob) -> tuple[Job, bool]:
-    """Queue a job unless one of its digest is active: the active one, and whether it is this."""
+    """Queue a job unless one of its digest is active: the active one, and whether it is this.
+
+    An active one ends no sooner than the transaction: whatever the caller writes to wait for it is there when it ends.
+    """
     jobs = JobRepository(engine, tenant)
-    added = jobs.add(connection, job)
-    if added is not None:
-        queue.enqueue(connection, workflow=job.id, job_id=job.id, urgency=job.urgency)
-        return added, True
-    active = jobs.find_active(connection, job.digest)
-    assert active is not None, "a job that was found a moment ago, in this transaction"
-    return active, False
+    while True:
+        added = jobs.add(connection, job)
+        if added is not None:
+            queue.enqueue(connection, workflow=job.id, job_id=job.id, urgency=job.urgency)
+            return added, True
+        active = jobs.hold_active(connection, job.digest)
+        if active is not None:
+            return active, False
+        # It has ended since: this one is added, and whoever takes it finds the plan stored.

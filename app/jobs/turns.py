@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from sqlalchemy import Connection, Row, RowMapping, func, select, update
 
+from meshwright.app.db.dialects import utc
 from meshwright.app.db.tables.jobs import jobs
 from meshwright.app.jobs.job import ACTIVE, JobStatus
 
@@ -76,7 +77,7 @@ def _tenant_in_turn(connection: Connection, weights: Mapping[str, int]) -> str:
 
     def place(row: Row[tuple[str, int, datetime | None]]) -> tuple[int, float, float, str]:
         weight = weight_of[row.tenant]
-        served_s = -inf if row.served is None else row.served.timestamp()
+        served_s = -inf if row.served is None else utc(row.served).timestamp()
         return row.running // weight, (counts[row.tenant] + 1) / weight, served_s, row.tenant
 
     return str(min(found, key=place).tenant)

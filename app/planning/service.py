@@ -144,9 +144,10 @@ class PlanService:
             resolved = resolved_in_fleet(call.document, self._engine, tenant, self._settings.max_time_limit_s)
         key, asked = resolved.key, resolved.asked
         idempotency = _Idempotency(self._engine, tenant, call)
-        repeated = idempotency.target()
+        target = idempotency.target()
+        repeated = None if target is None else self._repeat(call.caller, target)
         if repeated is not None:
-            return self._repeat(call.caller, repeated)
+            return repeated
         text = self._texts.find(tenant, key.digest) or PlanStore(self._engine, tenant).find(key.digest)
         if text is not None:
             self._texts.keep(tenant, key.digest, text)
@@ -194,13 +195,14 @@ class PlanService:
                 questions.ask(connection, wanted.asked, plan=wanted.key.digest, is_there=True)
         wanted.idempotency.note(connection, f"plan:{wanted.key.digest}")
 
-    def _repeat(self, caller: Principal, target: str) -> Submission:
-        """Return the result of a call when it was first made."""
+    def _repeat(self, caller: Principal, target: str) -> Submission | None:
+        """Return the result of a call when it was first made; None where its job is no longer kept."""
         kind, _, name = target.partition(":")
         if kind == "plan":
             return Submission(name, PlanStore(self._engine, caller.tenant).get(name))
         job = JobRepository(self._engine, caller.tenant).find(name)
-        assert job is not None, "jobs are never deleted"
+        if job is None:
+            return None
         return Submission(job.digest, PlanStore(self._engine, caller.tenant).find(job.digest), job)
 
     def _check_waiting(self, waiting: int) -> None:

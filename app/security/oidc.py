@@ -17,6 +17,7 @@ from joserfc import jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from meshwright.app.db.tables.metadata import MAX_TENANT
 from meshwright.app.errors import AuthenticationError, IssuerUnavailableError
 from meshwright.app.http.outgoing import call_once
 from meshwright.app.security.issuer_keys import IssuerKeys
@@ -29,6 +30,9 @@ LEEWAY_S = 60
 FETCH_TIMEOUT_S = 5.0
 MAX_ANSWER_BYTES = 2**20
 MAX_TOKEN_LENGTH = 16_384
+MALFORMED = (JoseError, ValueError, TypeError, KeyError, AttributeError)
+"""Errors that joserfc raises over a token: its own, and those of Python where a field of the header is of another type than
+it takes for granted (1.8.0: ``crit`` that is a number)."""
 DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -86,14 +90,14 @@ class OidcVerifier:
         try:
             claims = self._decode(token)
             self._claims.validate(claims)
-        except (JoseError, ValueError) as error:
+        except MALFORMED as error:
             raise _refused(str(error)) from None
         return self._caller(claims)
 
     def _decode(self, token: str) -> dict[str, Any]:
         try:
             return jwt.decode(token, self._keys.current(), algorithms=ALGORITHMS).claims
-        except (JoseError, ValueError):
+        except MALFORMED:
             # The issuer may have begun to sign with a new key.
             return jwt.decode(token, self._keys.renewed(), algorithms=ALGORITHMS).claims
 
@@ -113,6 +117,8 @@ class OidcVerifier:
         tenant, subject = claims.get(self._settings.tenant_claim), claims.get("sub")
         if not isinstance(tenant, str) or not tenant or not isinstance(subject, str):
             raise _refused(f"it has no claim {self._settings.tenant_claim!r} with the name of a tenant")
+        if len(tenant) > MAX_TENANT or not tenant.isprintable() or not subject.isprintable():
+            raise _refused(f"its tenant is no name of 1 to {MAX_TENANT} printable characters, or its subject holds others")
         given = claims.get(self._settings.scope_claim, "")
         names = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
         if any(isinstance(name, list | dict) for name in names):

@@ -122,6 +122,9 @@ class Worker:
             call()
         except (StoreError, SQLAlchemyError) as error:
             log.warning("the database does not answer: %s", error)
+        except Exception:
+            # A thread that ends here is missed by nobody until a job is lost: it goes on.
+            log.exception("a duty of the worker failed; it will be tried again")
 
 
 def default_name() -> str:

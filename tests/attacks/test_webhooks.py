@@ -18,7 +18,7 @@ from meshwright.app.db.migrate import upgrade
 from meshwright.app.db.tables.fleet import replans
 from meshwright.app.db.tables.security import webhook_secrets
 from meshwright.app.errors import NoSuchError, WebhookSecretError
-from meshwright.app.replans.repository import WEBHOOK_PENDING, Replan, ReplanRepository
+from meshwright.app.replans.repository import WEBHOOK_PENDING, Replan, ReplanRepository, due_webhooks
 from meshwright.app.replans.webhook import WebhookSender, WebhookSettings
 from meshwright.app.security.webhook_secret_repository import WebhookSecretRepository
 from meshwright.app.security.webhook_secrets import MadeSecret, end_secret, rotate_secret, signing_secrets
@@ -88,6 +88,14 @@ def test_a_call_that_never_ends_holds_up_its_own_tenant_alone(
     assert status_of(engine, "modest-0") == "delivered: 200"
     server.shutdown()
     server.server_close()
+
+
+def test_calls_that_one_tenant_owes_by_the_thousand_hide_no_other_tenants(engine: Engine) -> None:
+    for number in range(3):
+        finished_batch(engine, "greedy", number, "http://127.0.0.1:1/done")
+    finished_batch(engine, "modest", 0, "http://127.0.0.1:1/done")
+    with reading(engine) as connection:
+        assert [call.replan_id for call in due_webhooks(connection, silent_s=30, limit=2)] == ["greedy-0", "modest-0"]
 
 
 def test_a_worker_that_ends_tries_no_call_again_and_leaves_it_to_the_next(engine: Engine) -> None:

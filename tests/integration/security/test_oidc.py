@@ -87,6 +87,10 @@ def test_a_token_is_its_tenants_caller(issuer: Issuer) -> None:
         {"tenant": ""},
         {"tenant": ["acme"]},
         {"sub": None},
+        # What no column holds, or no log line shows.
+        {"tenant": "a" * 65},
+        {"tenant": "a\0b"},
+        {"sub": "ada\0"},
     ],
 )
 def test_a_token_that_does_not_hold_is_refused(issuer: Issuer, claims: dict[str, Any]) -> None:
@@ -122,6 +126,16 @@ def test_an_unsigned_token_is_refused(issuer: Issuer) -> None:
     for token in (f"{head}.{body}.", "eyJhbGciOiJub25lIn0." + body + ".", "a.b.c", "x" * 20_000):
         with pytest.raises(AuthenticationError):
             issuer.verifier().principal(token)
+
+
+@pytest.mark.parametrize("name", ["alg", "kid", "typ", "crit", "b64", "jwk", "x5c", "zip"])
+@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["RS256"], {"a": 1}, "x"], ids=str)
+def test_a_header_of_any_shape_is_refused_in_order(issuer: Issuer, name: str, value: object) -> None:
+    """Anybody can send one: what joserfc takes for granted of it must not become a fault of ours."""
+    _, body, signature = issuer.token(sub="mallory").split(".")
+    for header in ({"alg": "RS256", "kid": "one", name: value}, {"alg": "RS256", name: value}):
+        with pytest.raises(AuthenticationError):
+            issuer.verifier().principal(f"{encoded(header)}.{body}.{signature[::-1]}")
 
 
 def test_a_new_signing_key_is_fetched_but_not_for_every_stranger(issuer: Issuer) -> None:
