@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from meshwright.app.quoting import markdown_text
 from meshwright.app.validation.held_out.leave_one_out import CHUNK, leave_one_source_out, processes_of_one_thread
-from meshwright.app.validation.held_out.tables import band_table, error_model_cells, left_out_tables
+from meshwright.app.validation.held_out.tables import band_table, constants_table, error_model_cells, left_out_tables
 from meshwright.app.validation.markdown import report_scatter, report_tables, worst_first
 from meshwright.app.validation.report import report_of
 from meshwright.app.validation.rows import MeasuredRun, read_measured_runs
@@ -130,6 +129,12 @@ the rows of that fit.
 FITTED = """
 ## Constants of the fit to all sources
 
+Beside each rate of a chip is the one that the catalogue ships. Those of A100, V100 and Ascend 910B are of an earlier fit to the
+first table. With the rates of this fit the mean over the sixteen sources of these chips is 8.2% in sample, with those that ship
+8.1% (`seed_ascend` 9.2 for 8.2%, `internevo` 5.7 for 5.1%, `korthikanti_tab5` 6.6 for 7.2%), so they were left. The Ascend 910B
+ships 0.94 for its host beside, which is not fitted any more. Figures of sources left out rest on neither: there, chips have
+the rates of the other sources (8.7% for the same sixteen).
+
 """
 
 TRIED = """
@@ -163,6 +168,13 @@ TRIED = """
   in the ends alone (93.9%, least 75%), which is what conformal prediction asks of bands of this form, and is taken; in
   the scale too (93.5 and 60%: it then takes no share for untold chips); and the shortest such bands (93.6 and 70%).
   `vtrain_single`, two fifths of all rows, lies wholly inside.
+- *Bands of small layers with experts.* Rows of `megatron_ci_moe` outside their bands are toy models with experts whose layers
+  wait for the host. Shares of the scale for small layers and for experts add up; without these rows experts have 0.097, with
+  them 0.286. Twenty forms were looked at, that which ships among them: sums or roots of squares; one scale, or one above and
+  one below; traits always taken, or a share for both at once. With that share, the sum holds 96.0% of rows and 80% of the
+  worst source, in bands no wider on average. Scales on either side hold 94.7 and 75%, with all traits always 96.7 and 82%.
+  None holds 86 to 94% of rows and 75% of each source: with `vtrain_single` inside, 94% means 90% of the other rows. None was
+  taken, since all were seen on these rows and each misses one of the two figures.
 - *Layers and head apart.* Over 270 groups of `vtrain_single` that differ only in layers, a line through measured times and
   one through predicted times differ by 1.08 in slope (quartiles 1.03 and 1.14; 0.82 with tp 8) and by 0.64 in what is left for
   no layers. With tp 2 the head is right (6.8 of 6.9 ms for four sequences at 1,024 columns), with tp 1 it is short by 1.6 ms a
@@ -193,14 +205,11 @@ def main() -> None:
         in_sample = report_of(pool.map(score_run, rows, chunksize=CHUNK), file="all tables")
         found = leave_one_source_out(rows, unmapped, pool=pool)
     reasons = {source: f"{text}." for source, text in WHY.items()}
-    constants = "\n".join(
-        f"| {constant.value} | {markdown_text(owner)} | {rate:.2f} |" for constant, owner, rate in found.constants.listed()
-    )
     introduction = INTRODUCTION.replace("DECISIONS\n", aims_table(DECISIONS.read_text(encoding="utf-8")))
     introduction = introduction.replace("SERVED\n", served_table(SERVED.read_text(encoding="utf-8")))
     parts = [
         introduction + left_out_tables(found) + "\n" + SPLIT + band_table(found) + "\n" + IN_SAMPLE + report_tables(in_sample),
-        FITTED + "| constant | of | rate |\n|---|---|---:|\n" + constants,
+        FITTED + constants_table(found.constants),
         "\n## Worst first, and why\n",
         worst_first(found.report, reasons) + "\n" + TRIED.rstrip(),
     ]

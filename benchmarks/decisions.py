@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.decisions_coverage import Row, coverage
+from benchmarks.decisions_coverage import Row, coverage, time_law_of, time_law_table
 from benchmarks.decisions_noise import noise_table, pairs_of
 from benchmarks.decisions_page import OURS, decisions_page, decisions_svg
 from benchmarks.decisions_rules import (
@@ -24,9 +25,11 @@ from benchmarks.decisions_rules import (
     result_of,
 )
 from meshwright.app.validation.constants import Constants
+from meshwright.app.validation.held_out.leave_one_out import constants_without, processes_of_one_thread
 from meshwright.app.validation.held_out.memory_laws import laws_without, told_memory
 from meshwright.app.validation.prediction import costed_run, predict_run
 from meshwright.app.validation.rows import MeasuredRun, RunStatus, read_measured_runs
+from meshwright.app.validation.scores import score_run
 from meshwright.app.validation.sources import sources_of
 from meshwright.app.validation.unpredicted import NotPredictedError
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
@@ -43,16 +46,18 @@ FEWEST_PLANS = 2
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Every row of the training tables that is predicted, through the requests that validate writes, with the law of memory
-    that has not seen its source."""
+    """Every row of the training tables that is predicted, through the requests that validate writes, with rates and the law of
+    memory that have not seen its source."""
     paths = [folder / name for name in ("measured.csv", "newer.csv")]
     measured = [run for path in paths for run in read_measured_runs(path, sources_of(path, SOURCES))]
     laws = laws_without(told_memory(measured))
-    found = (_row(run, laws) for run in measured)
+    timed = [each.measured for each in (score_run(run, Constants()) for run in measured) if each.time_ratio is not None]
+    constants, of_others = constants_without(timed)
+    found = (_row(run, laws, of_others.get(run.run.source, constants)) for run in measured)
     return [row for row in found if row is not None]
 
 
-def _row(measured: MeasuredRun, laws: Mapping[str, MemoryLaw]) -> Row | None:
+def _row(measured: MeasuredRun, laws: Mapping[str, MemoryLaw], rates: Constants) -> Row | None:
     run, outcome = measured.run, measured.outcome
     ended_well = outcome.status is RunStatus.OK
     if ended_well and outcome.step_time_s is None and outcome.peak_memory_gb is None:
@@ -60,7 +65,8 @@ def _row(measured: MeasuredRun, laws: Mapping[str, MemoryLaw]) -> Row | None:
     # Sources that tell nothing of memory have no law of their own to leave out.
     law = laws.get(run.source, GENERIC_LAW)
     try:
-        costed, predicted = costed_run(run, Constants(memory=law)), predict_run(run, Constants(memory=law))
+        constants = replace(rates, memory=law)
+        costed, predicted = costed_run(run, constants), predict_run(run, constants)
     except NotPredictedError:
         return None
     breakdown = time_breakdown(costed.decision, costed.cost, decision_tables(costed.decision, costed.costs))
@@ -90,7 +96,8 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else TABLES
     if not folder.is_dir():
         sys.exit(f"{folder} is not there; give the folder of measured.csv and newer.csv")
-    rows = read_rows(folder)
+    with processes_of_one_thread(1) as pool:
+        rows = pool.submit(read_rows, folder).result()
     groups = groups_of(rows)
     laws = {row.source: row.law for row in rows}
     rules: dict[str, Rule] = {
@@ -104,10 +111,10 @@ def main() -> None:
     crashing = [group for group in groups if group.has_crash]
     with_crash = {name: result_of(rule, crashing, laws) for name, rule in rules.items()}
     with_crash["random order"] = random_result(crashing, laws)
-    page = decisions_page(results, with_crash, groups, coverage(rows), noise_table(pairs_of(groups)))
+    page = decisions_page(results, with_crash, groups, time_law_table(rows), coverage(rows), noise_table(pairs_of(groups)))
     PAGE.write_text(page, encoding="utf-8")
     PLOT.write_text(decisions_svg(results), encoding="utf-8")
-    print(f"wrote {PAGE} and {PLOT}")
+    print(f"wrote {PAGE} and {PLOT}; the law of this fit, for costmodels/calibration/from_runs.py:\n{time_law_of(rows)}")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from random import Random
 from statistics import NormalDist, fmean, pstdev, stdev
 
 from benchmarks.decisions_rules import Plan
-from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME, TimeLaw
-from meshwright.costmodels.fitting.run_times import learned_time
+from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, TimeLaw
+from meshwright.costmodels.fitting.run_times import fitted_time, learned_time
 from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 
 HIGH = NormalDist().inv_cdf(0.95)
@@ -25,11 +25,26 @@ KNOWN = (1, 3, 5)
 DRAWS = 40
 """Sets of runs that are drawn of a cluster, where more than one is known."""
 
+CONFIDENCES = (0.5, 0.75, 0.9, 0.95)
+DIGITS = 3
+"""Decimals of spreads that ship."""
+
+LAW_OF_ALL = "all sources, as it ships"
+
+TIME_LAW = """How long a step takes over what is predicted, where nothing was measured yet: what all runs of a source on one
+device share, and what each has of its own, both lognormal. Fitted to {runs:,} runs of {clusters} pairs of source and device, of
+{sources} sources, pairs counting alike: the root mean square of their means, and the spread inside a pair of which 95% of runs
+stay below the P95 that it tells. It ships in `costmodels/calibration/from_runs.py`; by it targets of a request
+hold with its confidence ([targets at risk](training.md#targets-at-risk)).
+"""
+
+HELD = """Shares of runs that stay below what is promised, by confidence, with the law of all other sources; pairs count alike.
+"""
+
 INTRODUCTION = """Runs of one source on one device stand for a cluster. Some of its runs are reported (each in turn, or sets
 drawn of them), and all others are predicted with what they taught; clusters count alike, those with more runs than are
 reported. If the laws are right, 95% of runs stay below the P95, and 90% between the P5 and the P95, which are the ends of a
-band. The law of memory has not seen the source; that of times, and of either how much clusters differ in their scatter, is
-fitted without it too.
+band. The laws of memory and of times, and of either how much clusters differ in their scatter, have not seen the source.
 
 Runs tell what they share, and how far each scatters around it, for that differs more from cluster to cluster than anything
 else: by a factor of {memory} of peaks and of {times} of times (one spread of the scatter's logarithm). Of a cluster whose
@@ -100,7 +115,7 @@ class Told:
 def coverage(rows: Sequence[Row]) -> str:
     """Return the width of bands and the share of runs in them, before and after runs of the same cluster, in Markdown."""
     times, peaks = told_times(rows), told_peaks(rows)
-    factors = {name: f"{math.exp(scatter_of(told)):.1f}" for name, told in (("memory", peaks), ("times", times))}
+    factors = {name: scatter_factor(scatter_of(told)) for name, told in (("memory", peaks), ("times", times))}
     lines = [
         INTRODUCTION.format(**factors),
         "| figure | known runs | clusters | P95 over median | least and most | below it | inside the band | "
@@ -124,6 +139,11 @@ def coverage(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def scatter_factor(scatter: float) -> str:
+    """The factor by which clusters differ in what their runs scatter by, one spread of its logarithm."""
+    return f"{math.exp(scatter):.1f}"
+
+
 def scatter_of(clusters: Sequence[Told]) -> float:
     """The spread of the logarithm of what runs of a cluster scatter by, less what their number leaves uncertain of it."""
     return _scatter([each.ratios for each in clusters])
@@ -139,7 +159,7 @@ def _scatter(clusters: Sequence[Sequence[float]]) -> float:
 
 def told_times(rows: Sequence[Row]) -> list[Told]:
     """Clusters with at least two timed runs; the prior of each is of the other sources."""
-    ratios = _by_cluster(rows, lambda plan: None if plan.step_s is None else plan.step_s / plan.predicted_s)
+    ratios = _time_ratios(rows)
     found = []
     for source, own in ratios.values():
         if len(own) < FEWEST_RUNS:
@@ -156,11 +176,44 @@ def _learned_times(prior: TimeLaw, known: Sequence[float], scatter: float) -> Ba
 
 
 def times_without(source: str, clusters: Sequence[tuple[str, Sequence[float]]]) -> TimeLaw:
-    """The law of times of all sources but one: the root mean square of the means of clusters, and the spread inside a cluster
-    that is shipped, which 95% of runs of all sources chose."""
-    means = [fmean(ratios) for other, ratios in clusters if other != source]
-    shared = math.sqrt(fmean(mean**2 for mean in means))
-    return TimeLaw(scale=1.0, shared_sigma=shared, own_sigma=UNMEASURED_TIME.own_sigma)
+    """The law of times of all sources but one."""
+    return fitted_time(ratios for other, ratios in clusters if other != source)
+
+
+def time_law_table(rows: Sequence[Row]) -> str:
+    """The law of times before any run, and how often it holds for sources that it has not seen, in Markdown."""
+    clusters = list(_time_ratios(rows).values())
+    runs = sum(len(ratios) for _, ratios in clusters)
+    lines = [
+        TIME_LAW.format(runs=runs, clusters=len(clusters), sources=len({source for source, _ in clusters})),
+        "| law of | shared spread | own spread | measured over predicted at 0.9 |",
+        "| --- | --- | --- | --- |",
+        law_cells(LAW_OF_ALL, fitted_time(ratios for _, ratios in clusters)),
+    ]
+    unseen = {source: times_without(source, clusters) for source, _ in clusters}
+    least, most = (end(unseen, key=lambda name: unseen[name].log_sigma) for end in (min, max))
+    lines += [law_cells(f"all but {source}", unseen[source]) for source in (least, most)]
+    held = [f"{fmean(_held(ratios, unseen[source], level) for source, ratios in clusters):.0%}" for level in CONFIDENCES]
+    names = " | ".join(f"{level:g}" for level in CONFIDENCES)
+    lines += ["", HELD, f"| confidence | {names} |", f"| --- |{' --- |' * len(CONFIDENCES)}", f"| held | {' | '.join(held)} |"]
+    return "\n".join(lines)
+
+
+def time_law_of(rows: Sequence[Row]) -> TimeLaw:
+    """The law of times of all sources, with no more decimals than it ships with."""
+    law = fitted_time(ratios for _, ratios in _time_ratios(rows).values())
+    return TimeLaw(law.scale, round(law.shared_sigma, DIGITS), round(law.own_sigma, DIGITS))
+
+
+def law_cells(name: str, law: TimeLaw) -> str:
+    """A law of times as a row of the page's table."""
+    factor = law.factor(DEFAULT_CONFIDENCE)
+    return f"| {name} | {law.shared_sigma:.{DIGITS}f} | {law.own_sigma:.{DIGITS}f} | {factor:.2f} |"
+
+
+def _held(ratios: Sequence[float], law: TimeLaw, confidence: float) -> float:
+    """The share of runs that stay below what is promised."""
+    return fmean(ratio <= math.log(law.factor(confidence)) for ratio in ratios)
 
 
 def told_peaks(rows: Sequence[Row]) -> list[Told]:
@@ -181,6 +234,10 @@ def _learned_peaks(prior: MemoryLaw, known: Sequence[float], scatter: float) -> 
     sizes = [1.0 + place for place in range(len(known))]
     outcomes = [MemoryOutcome(Outcome.PEAK, size, size * math.exp(ratio)) for size, ratio in zip(sizes, known, strict=True)]
     return _band_of(learned_law(prior, outcomes, origin="runs", scatter=scatter))
+
+
+def _time_ratios(rows: Sequence[Row]) -> Mapping[str, tuple[str, list[float]]]:
+    return _by_cluster(rows, lambda plan: None if plan.step_s is None else plan.step_s / plan.predicted_s)
 
 
 def _by_cluster(rows: Sequence[Row], figure: Callable[[Plan], float | None]) -> Mapping[str, tuple[str, list[float]]]:

@@ -25,8 +25,8 @@ ran out of memory; regret is how much slower a step is than the group's best. Af
 found, and of a group in which none has run yet, that of its slowest plan.
 
 **What was left out.** The law of memory of each source's groups (medians and both spreads) is fitted to the peaks and labels of
-all *other* sources, as `benchmarks/fit_memory.py` fits those that ship. Rates that devices sustain were fitted to the rows of
-these tables ([accuracy](accuracy.md)); they move all plans of a group nearly alike.
+all *other* sources, as `benchmarks/fit_memory.py` fits those that ship. So are the rates that devices and links sustain
+([accuracy](accuracy.md)).
 
 ![Regret of the best plan found, and crashes, by trials](decisions-accuracy.svg)
 """
@@ -37,8 +37,9 @@ something of its own, and errors of the parts of a step by their shares
 the predicted one.
 """
 
-TRIED = """Tried for the first pick, with the same laws: the least of time and of the chance to run out times what a crash
-costs, weighed as a share of the step (a quarter to two steps: regret 4.1%, four: 4.2%, each with one crash); times drawn
+TRIED = """Tried for the first pick with these laws of memory and the rates of kernels timed alone, by which predicted
+order at a risk of 0.05 has a regret of 4.1% and one crash: the least of time and of the chance to run out times what a
+crash costs, weighed as a share of the step (a quarter to two steps: regret 4.1%, four: 4.2%, each with one crash); times drawn
 towards the mean of their group by how noisy each is, against the winner's curse (no crash, 4.3%, and 9.7% instead of 4.1%
 in the groups that have one); of plans predicted within 2, 5 or 8% of the fastest the one least likely to run out (one
 crash, 4.4, 4.6 and 4.9%) or with most of its step in compute (4.3, 4.4 and 4.7%); a risk of 0.02 (one crash, 4.1%) or
@@ -60,6 +61,7 @@ def decisions_page(
     results: Mapping[str, Result],
     crashing: Mapping[str, Result],
     groups: Sequence[Group],
+    time_law: str,
     coverage: str,
     noise: str,
 ) -> str:
@@ -75,7 +77,9 @@ def decisions_page(
         "\nThe first column counts these groups only in both tables.\n",
         _targets(results),
         TRIED,
-        "## What runs teach\n",
+        "## The law of unmeasured steps\n",
+        time_law,
+        "\n## What runs teach\n",
         coverage,
         TRIED_OF_RUNS,
         "\n## The noise of ranking\n",

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.decisions_serving_picture import decisions_svg
-from benchmarks.decisions_serving_rules import Choice, Decisions, LawOf, choices_of, decided, errors_of, told_by
+from benchmarks.decisions_serving_rules import Choice, Decisions, LawOf, choices_of, decided, errors_of, noise_lines, told_by
 from benchmarks.decisions_serving_tried import TRIED, tried_rules
 from benchmarks.serving_laws import (
     Key,
@@ -63,6 +63,13 @@ the third is.
 """
 
 
+NOISE = """How far the measured order of layouts may be from the predicted one
+([what plans say of it](serving.md#plans-that-are-equal)), told by the layouts of the choices above: by how much the measured
+throughput of a device of two that competed differs from what was predicted of them. Nobody has published the energy of
+serving by layout; it is a time of devices at a power, and taken to err alike.
+"""
+
+
 def page_and_picture(points: Sequence[ScoredPoint]) -> tuple[str, str]:
     """The whole page and its picture, of a table's scored points."""
     latencies = measured_latencies(points)
@@ -81,6 +88,7 @@ def page_and_picture(points: Sequence[ScoredPoint]) -> tuple[str, str]:
             error, below = errors_of(choices, law_of)
             margin = fmean(law_of(c).factor(0.9) / law_of(c).scale for c in choices)
             lines.append(f"| {name} | {error:.1%} | {below:.0%} | {margin:.2f} |")
+    lines += ["", "## The noise of ranking\n", NOISE, *noise_lines(choices_of(latencies, Time.TPOT))]
     return "\n".join(lines) + "\n", decisions_svg(drawn)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -184,3 +185,51 @@ def errors_of(choices: Sequence[Choice], law_of: LawOf) -> tuple[float, float]:
     pairs = [(law_of(choice), layout.told) for choice in choices for layout in choice.layouts]
     errors = [abs(law.median_s(told.simulated_s) / told.measured_s - 1.0) for law, told in pairs]
     return fmean(errors), fmean(told.measured_s <= law.promised_s(told.simulated_s, 0.9) for law, told in pairs)
+
+
+FEWEST_PAIRS = 5
+"""Pairs of a deployment from which its noise is told."""
+
+
+def pairs_by_deployment(choices: Iterable[Choice]) -> dict[str, list[float]]:
+    """By deployment the errors of pairs of layouts that competed: differences of the logarithms of measured over predicted
+    throughput of a device, but for those that are predicted as one."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for choice in choices:
+        (engine, model, node), pools = choice.key
+        for one, other in itertools.combinations(choice.layouts, 2):
+            if one.predicted_rate != other.predicted_rate:
+                error = math.log(one.rate / other.rate) - math.log(one.predicted_rate / other.predicted_rate)
+                found[f"{engine} {model} {node}{' pools' if pools else ''}"].append(error)
+    return {name: errors for name, errors in found.items() if len(errors) >= FEWEST_PAIRS}
+
+
+def fitted_own(deployments: Iterable[Sequence[float]]) -> float:
+    """The spread that each layout has of its own, deployments counting alike: the likeliest of Laplace's, as that of training
+    (`decisions_noise`). Its spread is the root of 2 times the mean distance, and two layouts differ by the root of 2 times the
+    own one."""
+    return fmean(fmean(map(abs, errors)) for errors in deployments)
+
+
+def noise_lines(choices: Iterable[Choice]) -> list[str]:
+    """The noise of ranking, fitted to all deployments, and how much of one it holds that it has not seen."""
+    found = pairs_by_deployment(choices)
+    own, pairs = fitted_own(found.values()), sum(map(len, found.values()))
+    within = []
+    for name, errors in found.items():
+        spread = math.sqrt(2.0) * fitted_own(others for other, others in found.items() if other != name)
+        within.append(fmean(abs(error) <= spread for error in errors))
+    return [
+        noise_words(own, pairs, len(found)),
+        f"Of a deployment that is left out of the fit, {fmean(within):.0%} of pairs lie within one such spread (68% if\n"
+        f"normal, deployments counting alike), least {min(within):.0%}.",
+    ]
+
+
+def noise_words(own: float, pairs: int, deployments: int) -> str:
+    """The sentence of the page on what ships."""
+    reach = math.expm1(math.sqrt(2.0) * own)
+    return (
+        f"Fitted to {pairs:,} pairs of {deployments} deployments, which count alike: a spread of {own:.1%} that each\n"
+        f"layout has of its own, so layouts whose objectives are predicted alike are equal within {reach:.0%}."
+    )

@@ -1,8 +1,9 @@
-"""The price of running the first time: what `search.risk` costs sixteen requests, and random requests against enumeration.
+"""The price of running the first time: what `search.risk` costs seventeen requests, and random requests against enumeration.
 
 Run from the root of the repository: python -m benchmarks.risk [number of random requests] [requests | enumeration]
-Each of the sixteen, those of examples/ and of benchmarks/presets.py, is solved at the default risk and at 0.5, where the median
-alone decides as it did before there was a risk. Random requests are those of the full space, each at a risk drawn with it.
+Each of the seventeen, those of examples/ and of benchmarks/presets.py, is solved at the default risk and at 0.5, where the
+median alone decides as it did before there was a risk. Random requests are those of the full space, each at a risk drawn
+with it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tests.unit.solver.training.full_space import full_request
 
 EXAMPLES = Path("examples")
 MOST_LOST = 0.025
-"""Predicted time that the sixteen may lose on average: an aim of this project."""
+"""Predicted time that the seventeen may lose on average: an aim of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def price_requests() -> int:
 
 
 def _cells(plan: Plan) -> str:
-    assert plan.predicted is not None and plan.predicted.step_time_s is not None, "all sixteen have plans"
+    assert plan.predicted is not None and plan.predicted.step_time_s is not None, "all seventeen have plans"
     assert plan.predicted.chance_out_of_memory is not None, "a training plan states its chance to run out of memory"
     return f"{plan.predicted.step_time_s:.4g} | {plan.predicted.chance_out_of_memory:.1%}"
 

@@ -28,7 +28,17 @@ _DIGITS = 12
 
 def kept_compiled(function: _Function) -> Dispatcher[_Function]:
     """Compile a function, and keep it on disk until any compiled code of its floor or of the cost models changes."""
-    return njit(cache=True)(named_by_sources(function))
+    return njit(cache=True, no_cfunc_wrapper=True)(named_by_sources(function))  # type: ignore[call-overload, no-any-return]
+
+
+def kept_compiled_whole(function: _Function) -> Dispatcher[_Function]:
+    """The same of a function that makes no arrays: without counting references to those that it is given."""
+    return njit(cache=True, no_cfunc_wrapper=True, _nrt=False)(named_by_sources(function))  # type: ignore[call-overload, no-any-return]
+
+
+def compiled_inside(function: _Function) -> _Function:
+    """Compile a function as part of those that call it: no entry for Python or C is made, which takes as long again."""
+    return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)  # type: ignore[call-overload, no-any-return]
 
 
 class CompiledOnceItPays:

@@ -19,15 +19,29 @@ from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop, ign
 from meshwright.solver.problem.choices import Improvements
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.serving import ServingSimulation, plan_serving, predict_serving, simulate_serving
-from meshwright.solver.serving.changes import reached_by_serving, serving_changes, serving_improvements
+from meshwright.solver.serving.changes import is_tight as tight_serving
+from meshwright.solver.serving.changes import (
+    reached_by_serving,
+    serving_changes,
+    serving_improvements,
+    surer_beside,
+    surer_targets,
+)
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.no_plan import infeasible_serving
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
-from meshwright.solver.suggestions import SERVING_WORK, TRAINING_WORK, solved_suggestions
+from meshwright.solver.suggestions import SERVING_WORK, TRAINING_WORK, solved_suggestions, surer_suggestions
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.training.report.changes import reached_by, training_changes, training_improvements
+from meshwright.solver.training.report.changes import is_tight as tight_training
+from meshwright.solver.training.report.changes import (
+    reached_by,
+    safer_beside,
+    safer_risk,
+    training_changes,
+    training_improvements,
+)
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
 from meshwright.solver.training.report.slo import slo_reason
 from meshwright.solver.training.report.trials import Trial, training_trials
@@ -53,12 +67,17 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
         return _solved(other, stop=counted, progress=ignore_progress)
 
     if isinstance(request, TrainingRequest):
+        reached, work, tight = reached_by, TRAINING_WORK, tight_training(plan)
         changes = training_improvements(request) if plan.reason is None else training_changes(request, plan.reason)
-        found = solved_suggestions(changes, changed, reached_by, work=TRAINING_WORK, stop=stop, better_than=own)
+        surer, others = safer_risk(request), safer_beside
     else:
-        ladders = serving_improvements(request) if plan.reason is None else serving_changes(request, plan.reason)
-        found = solved_suggestions(ladders, changed, reached_by_serving, work=SERVING_WORK, stop=stop, better_than=own)
+        reached, work, tight = reached_by_serving, SERVING_WORK, tight_serving(plan)
+        changes = serving_improvements(request) if plan.reason is None else serving_changes(request, plan.reason)
+        surer, others = surer_targets(request), surer_beside
+    found = solved_suggestions(changes, changed, reached, work=work, stop=stop, better_than=own)
     if plan.reason is None:
+        if tight and surer:
+            found = (*found, *surer_suggestions(plan, surer, others, changed, reached, work=work, stop=stop))
         return replace(plan, suggestions=found)
     reason = replace(plan.reason, remedies=tuple(f"{each.change}: {each.reaches}" for each in found))
     return replace(plan, suggestions=found, reason=reason)

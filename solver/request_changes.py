@@ -35,6 +35,11 @@ class Change:
     request: PlanRequest
 
 
+def beside(first: Change, second: Change) -> Change:
+    """Return both changes together; the second is one of the first's request."""
+    return Change(f"{first.words}, and {second.words}", {**first.set, **second.set}, second.request)
+
+
 def searching(request: Asked, words: str, changes: Mapping[str, Any]) -> Change:
     """Return the request with other values of its search."""
     values = {f"search.{name}": json.dumps(value) for name, value in changes.items()}

@@ -9,7 +9,7 @@ same suggestions on any machine.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.costmodels.errors import InvalidInputError
@@ -31,6 +31,9 @@ class Work:
 
 LEAST_GAIN = 0.01
 """The share of its objective that a change is to save of a request with a plan: less is lost in the noise of ranking."""
+
+LEAST_SAID = 0.0005
+"""Shares below it are 0.0% in words."""
 
 TRAINING_WORK = Work(change=12_000, ladder=28_000, all=48_000)
 """Once for each node of a search and part of one. Llama-3.1-70B on three nodes of eight H100 takes 11,600."""
@@ -63,7 +66,60 @@ def solved_suggestions(
     """Return of each ladder the first change with a plan; ``reached`` says what a plan reaches. Changes that can't be planned
     at all, and those whose search ends undecided, are passed over, and where the request has a plan, ``better_than``, those
     whose plan is not better."""
-    found, left = list[Suggestion](), work.all
+
+    def is_good(plan: Plan) -> bool:
+        return gain_over(better_than, plan) >= (0.0 if better_than is None else LEAST_GAIN)
+
+    def words(plan: Plan) -> str:
+        return reached(plan) if better_than is None else f"{gain_over(better_than, plan):.1%} better: {reached(plan)}"
+
+    found = _first_of_each(ladders, solve, is_good, work=work, stop=stop)
+    return tuple(_suggestion(change, plan, words(plan)) for change, plan in found)
+
+
+def surer_suggestions(
+    own: Plan,
+    surer: Sequence[Change],
+    beside: Callable[[Change], Iterable[Sequence[Change]]],
+    solve: Callable[[PlanRequest, Stop], Plan],
+    reached: Callable[[Plan], str],
+    *,
+    work: Work,
+    stop: Stop,
+) -> tuple[Suggestion, ...]:
+    """Return what makes a tight plan surer: the first change of a ladder that has a plan, and of each ladder ``beside`` it the
+    first whose plan is better than that one; where the ladder has none, the first of each beside its last change."""
+    alone = next(iter(_first_of_each([surer], solve, lambda plan: gain_over(None, plan) == 0.0, work=work, stop=stop)), None)
+    change, price = (surer[-1], None) if alone is None else alone
+
+    def is_good(plan: Plan) -> bool:
+        return gain_over(price, plan) >= (0.0 if price is None else LEAST_GAIN)
+
+    def words(plan: Plan) -> str:
+        gain = gain_over(own, plan)
+        price = "as good" if abs(gain) < LEAST_SAID else f"{abs(gain):.1%} {'better' if gain > 0.0 else 'worse'}"
+        return f"{price}: {reached(plan)}"
+
+    others = _first_of_each(beside(change), solve, is_good, work=work, stop=stop)
+    found = [*([] if alone is None else [alone]), *others]
+    return tuple(_suggestion(change, plan, words(plan)) for change, plan in found)
+
+
+def _suggestion(change: Change, plan: Plan, words: str) -> Suggestion:
+    assert plan.certificate.objective is not None, "a plan that was found"
+    return Suggestion(change.words, change.set, words, plan.certificate.objective, plan.certificate.unit)
+
+
+def _first_of_each(
+    ladders: Iterable[Sequence[Change]],
+    solve: Callable[[PlanRequest, Stop], Plan],
+    is_good: Callable[[Plan], bool],
+    *,
+    work: Work,
+    stop: Stop,
+) -> Iterator[tuple[Change, Plan]]:
+    """Yield of each ladder the first change whose plan is good, with that plan."""
+    left = work.all
     for ladder in ladders:
         of_ladder = min(work.ladder, left)
         for change in ladder:
@@ -78,12 +134,9 @@ def solved_suggestions(
             finally:
                 taken = before - max(0, counted.left) + 1
                 of_ladder, left = of_ladder - taken, left - taken
-            gain = gain_over(better_than, plan)
-            if plan.certificate.objective is not None and gain >= (0.0 if better_than is None else LEAST_GAIN):
-                words = reached(plan) if better_than is None else f"{gain:.1%} better: {reached(plan)}"
-                found.append(Suggestion(change.words, change.set, words, plan.certificate.objective, plan.certificate.unit))
+            if is_good(plan):
+                yield change, plan
                 break
-    return tuple(found)
 
 
 def gain_over(own: Plan | None, other: Plan) -> float:

@@ -14,7 +14,7 @@ from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.api import simulate
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.serving_load import ClosedArrivals, TraceArrivals
+from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals, ScheduleArrivals, TraceArrivals
 from meshwright.solver.serving.workers.simulation import SPREAD, Distribution, ServingSimulation
 
 SHARES = (0.1, 0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5)
@@ -80,6 +80,8 @@ def _under(request: ServingRequest, load: float) -> ServingRequest:
         arrivals = replace(arrivals, concurrency=max(1, round(load)))
     elif isinstance(arrivals, TraceArrivals):
         arrivals = replace(arrivals, times_s=tuple(time_s / load for time_s in arrivals.times_s))
+    elif isinstance(arrivals, ScheduleArrivals):
+        arrivals = PoissonArrivals("poisson", load)
     else:
         arrivals = replace(arrivals, requests_per_s=load)
     return replace(request, workload=replace(request.workload, arrivals=arrivals))

@@ -56,6 +56,15 @@ def print_version(asked: bool) -> None:
         raise typer.Exit()
 
 
+def print_man_page(asked: bool) -> None:
+    """Print the manual page where it is asked for, and end."""
+    if asked:
+        from meshwright.app.cli.man_page import man_page
+
+        typer.echo(man_page(typer.main.get_command(cli), installed_version()), nl=False)
+        raise typer.Exit()
+
+
 def print_without_color(asked: bool) -> None:
     """Have every console of this process, and of those that it starts, print without colours (https://no-color.org)."""
     if asked:
@@ -67,6 +76,9 @@ def options(
     with_traceback: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of every error.")] = False,
     no_color: Annotated[
         bool, typer.Option("--no-color", callback=print_without_color, help="Print without colours, as with NO_COLOR.")
+    ] = False,
+    man: Annotated[
+        bool, typer.Option("--man", callback=print_man_page, is_eager=True, help="Print the manual page, for man -l -.")
     ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")

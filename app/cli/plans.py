@@ -81,7 +81,8 @@ def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     launcher: Annotated[Launcher, typer.Option("--to", help="Launcher to write for.")],
     scheduler: Annotated[
-        str | None, typer.Option("--on", metavar="SCHEDULER", help="Training: write a job of slurm or kubernetes that runs it.")
+        str | None,
+        typer.Option("--on", metavar="SCHEDULER", help="Write its job: slurm, kubernetes, skypilot, ray-serve and others."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="DIR", parser=output_folder, help="Write the files into a folder.")

@@ -16,6 +16,7 @@ from meshwright.app.explaining.stated import Stated, StatedServer, StatedTrainin
 from meshwright.app.explaining.training_plan import broken_rules as broken_training_rules
 from meshwright.app.explaining.training_plan import training_plan
 from meshwright.app.exporters import export
+from meshwright.app.exporters.launch import commands
 from meshwright.app.launch_flags.serving import degrees
 from meshwright.app.solving import predict_here
 from meshwright.app.ways_in.model_words import model_of_words
@@ -125,7 +126,7 @@ def with_better(found: Explanation, solve: Solve) -> Explanation:
     if gain is not None and gain < LEAST_GAIN:
         return found.with_better(None)
     try:
-        command = export(plan, request, found.launcher.value).command
+        command = commands(export(plan, request, found.launcher.value))
     except ExportError:
         return found.with_better(None)
     return found.with_better(Better(plan, command, gain, differences(found.given, read_command(command).given)))

@@ -22,8 +22,8 @@ def _by_field(flags: Sequence[GivenFlag]) -> Mapping[str, GivenFlag]:
     return {flag.field: flag for flag in flags if flag.standing is Standing.READ and flag.field not in _NAMES}
 
 
-_NAMES = ("model",)
-"""Fields that name things and are no choice."""
+_NAMES = ("model", "config_file", "deepspeed_config", "deepspeed_file", "fsdp_config")
+"""Fields that name things, whose keys are told one by one, and are no choice."""
 
 
 def _name(theirs: Mapping[str, GivenFlag], ours: Mapping[str, GivenFlag], field: str) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from meshwright.app.explaining.launch_files import NO_FILES, LaunchFiles, config_of
+from meshwright.app.explaining.launchers.accelerate import read_accelerate
 from meshwright.app.explaining.launchers.deepspeed import read_deepspeed
 from meshwright.app.explaining.launchers.megatron_lm import read_megatron
 from meshwright.app.explaining.launchers.torchtitan import read_torchtitan
@@ -37,6 +38,7 @@ _STARTS: Mapping[Launcher, tuple[tuple[str, ...], ...]] = MappingProxyType(
         Launcher.SGLANG: (("sglang.launch_server",), ("sglang", "serve")),
         Launcher.MEGATRON_LM: (("pretrain_gpt.py",),),
         Launcher.TORCHTITAN: (("torchtitan.train",), ("torchtitan/train.py",), ("run_train.sh",)),
+        Launcher.ACCELERATE: (("accelerate", "launch"), ("accelerate-launch",), ("accelerate.commands.launch",)),
     }
 )
 """The words that start each launcher."""
@@ -45,7 +47,12 @@ EXAMPLE = "meshwright explain --gpus 8xH100 --isl 2000 --osl 300 --rate 4 -- vll
 
 
 _TRAINERS: Mapping[Launcher, Callable[[Start], StatedTraining]] = MappingProxyType(
-    {Launcher.MEGATRON_LM: read_megatron, Launcher.TORCHTITAN: read_torchtitan, Launcher.DEEPSPEED: read_deepspeed}
+    {
+        Launcher.MEGATRON_LM: read_megatron,
+        Launcher.TORCHTITAN: read_torchtitan,
+        Launcher.DEEPSPEED: read_deepspeed,
+        Launcher.ACCELERATE: read_accelerate,
+    }
 )
 """Readers of the launchers of training runs."""
 _BY_ARGUMENTS: Mapping[Launcher, frozenset[str]] = MappingProxyType(
@@ -55,6 +62,7 @@ _BY_ARGUMENTS: Mapping[Launcher, frozenset[str]] = MappingProxyType(
 _CONFIGS: Mapping[str, Launcher] = MappingProxyType(
     {
         **dict.fromkeys(("parallelism", "training"), Launcher.TORCHTITAN),
+        **dict.fromkeys(("distributed_type", "compute_environment", "num_processes"), Launcher.ACCELERATE),
         **dict.fromkeys(("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"), Launcher.DEEPSPEED),
     }
 )

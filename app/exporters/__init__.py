@@ -13,6 +13,7 @@ from types import MappingProxyType
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launchable import require_launchable
 from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.model.documents import Fill
 from meshwright.solver.answer.arrangement import arranged, arrangement_of
 from meshwright.solver.answer.layouts import Kinds
 from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
@@ -55,8 +56,29 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
     # What launches a plan needs to know of its nodes only those that hold ranks, in the order in which they do.
     request = arranged(request, arrangement_of(placement_of(plan)))
     plan = with_placement(plan, group_order=(), idle_devices={})
+    _require_adapters(request, named)
+    _require_documents(request, named)
     require_launchable(plan, request, named)
     return _TRAINING[named](plan, request)
+
+
+def _require_adapters(request: TrainingRequest, launcher: Launcher) -> None:
+    """Raise ExportError for adapters and a launcher that trains none."""
+    if request.workload.adapter is not None and not TRAINERS[launcher].adapters:
+        able = ", ".join(other.value for other, rules in TRAINERS.items() if rules.adapters)
+        raise ExportError(f"exports to {launcher.value} train all weights", given="workload.adapter", allowed=able)
+
+
+def _require_documents(request: TrainingRequest, launcher: Launcher) -> None:
+    """Raise ExportError for documents and a launcher that does not mask them, or does not fill sequences up."""
+    lengths = request.workload.lengths
+    if lengths is not None and lengths.fill is Fill.PADDED and launcher is not Launcher.AXOLOTL:
+        raise ExportError(
+            f"exports to {launcher.value} do not fill sequences up", given="workload.lengths.fill: padded", allowed="axolotl"
+        )
+    if request.workload.documents is not None and not TRAINERS[launcher].masks_documents:
+        able = ", ".join(other.value for other, rules in TRAINERS.items() if rules.masks_documents)
+        raise ExportError(f"exports to {launcher.value} mask no documents", given="workload.lengths", allowed=able)
 
 
 def _require_form(plan: Plan, launcher: Launcher) -> None:

@@ -15,6 +15,7 @@ from meshwright.app.exporters.hugging_face import (
     OUTPUT,
     STEPS,
     Backend,
+    adapter_keys,
     assumptions,
     backend_of,
     deepspeed_files,
@@ -27,6 +28,7 @@ from meshwright.app.exporters.hugging_face import (
 )
 from meshwright.app.exporters.served import checkpoint, checkpoint_assumption
 from meshwright.app.quoting import yaml_text
+from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
@@ -67,7 +69,7 @@ def _config(model: str, plan: PipelinePlan, workload: TrainingWorkload) -> dict[
         "base_model": checkpoint(model),
         "datasets": [dict(DATASET)],
         "sequence_len": workload.seq_len,
-        "sample_packing": True,
+        "sample_packing": workload.lengths is None or workload.documents is not None,
         "pad_to_sequence_len": True,
         "flash_attention": True,
         "micro_batch_size": microbatch.size,
@@ -82,6 +84,9 @@ def _config(model: str, plan: PipelinePlan, workload: TrainingWorkload) -> dict[
         "output_dir": OUTPUT,
         **synchronised(plan),
     }
+    if workload.adapter is not None:
+        packed = workload.adapter.base_format is BaseFormat.NF4
+        config |= {"adapter": "qlora" if packed else "lora", **adapter_keys(workload.adapter)}
     if backend is Backend.FSDP:
         copies, ranks = shard_degrees(plan)
         config |= {"fsdp_version": 2, "fsdp_config": fsdp_keys(plan)}

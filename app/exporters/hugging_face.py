@@ -24,6 +24,7 @@ from meshwright.app.exporters.launchable import recompute_mode
 from meshwright.app.quoting import yaml_text
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.adapter import Adapter, BaseFormat
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
@@ -193,6 +194,17 @@ def trainer_keys(plan: PipelinePlan, workload: TrainingWorkload) -> dict[str, An
     return keys
 
 
+def adapter_keys(adapter: Adapter) -> dict[str, Any]:
+    """Return rank, scale and dropout of adapters, by the names that TRL and Axolotl share."""
+    return {
+        "lora_r": adapter.rank,
+        "lora_alpha": 2 * adapter.rank,
+        "lora_dropout": 0.0,
+        "lora_target_modules": [target.value for target in adapter.targets],
+        **({"load_in_4bit": True} if adapter.base_format is BaseFormat.NF4 else {}),
+    }
+
+
 def synchronised(plan: PipelinePlan) -> dict[str, Any]:
     """The argument that keeps gradients sharded between micro-batches, where FSDP2 accumulates several."""
     assert plan.microbatch is not None
@@ -219,7 +231,17 @@ def assumptions(plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...]
     """Return what is taken for granted of the nodes, the state and drives."""
     said = list(node_assumptions(request, plan.devices))
     workload = request.workload
-    if workload.precision is not DType.FP32 and backend_of(plan) is not Backend.DEEPSPEED:
+    if workload.documents is not None:
+        said.append(
+            "documents are packed whole, the longest first, and those longer than a sequence are cut off; planned are documents"
+            " laid end to end and cut where a sequence is full, with a little less attention and no padding"
+        )
+    if workload.adapter is not None:
+        said.append(
+            "modules have the names of Llama's; lora_alpha, twice the rank, is a stand-in, and there is no dropout; adapters "
+            "are kept in fp32 (PEFT's autocast_adapter_dtype)"
+        )
+    elif workload.precision is not DType.FP32 and backend_of(plan) is not Backend.DEEPSPEED:
         said.append(
             f"weights are kept in fp32, and computed with in {workload.precision.value}: 16 bytes a parameter where 18 are "
             "planned"

@@ -45,8 +45,13 @@ def export_document(result: Export, written: Sequence[Path] = ()) -> dict[str, A
 
 def script(result: Export) -> str:
     """A shell script that writes the launcher's files where it runs and launches the plan."""
+    return "\n".join([*_comments(result), commands(result)])
+
+
+def commands(result: Export) -> str:
+    """Return the commands that write the launcher's files, where it has any, and launch the plan."""
     documents = [here_document(name, text) for name, text in sorted(result.files.items())]
-    return "\n".join([*_comments(result), *documents, result.command])
+    return "\n".join([*documents, result.command])
 
 
 def _comments(result: Export) -> list[str]:

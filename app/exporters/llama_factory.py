@@ -5,6 +5,8 @@ Keys are those of llamafactory/hparams.
 
 from __future__ import annotations
 
+from typing import Any
+
 from meshwright.app.exporters.command import command_text, torchrun
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.hugging_face import (
@@ -23,6 +25,7 @@ from meshwright.app.exporters.hugging_face import (
 )
 from meshwright.app.exporters.served import checkpoint, checkpoint_assumption
 from meshwright.app.quoting import yaml_text
+from meshwright.costmodels.model.adapter import Adapter, BaseFormat
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher
@@ -48,7 +51,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         "model_name_or_path": checkpoint(answer.model),
         "stage": "pt",
         "do_train": True,
-        "finetuning_type": "full",
+        **_trained(workload.adapter),
         "dataset": DATASET,
         "cutoff_len": workload.seq_len,
         "packing": True,
@@ -75,3 +78,19 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
             *assumptions(plan, request),
         ),
     )
+
+
+def _trained(adapter: Adapter | None) -> dict[str, Any]:
+    """Return the keys of what is trained: all weights, or adapters beside frozen ones."""
+    if adapter is None:
+        return {"finetuning_type": "full"}
+    keys: dict[str, Any] = {
+        "finetuning_type": "lora",
+        "lora_rank": adapter.rank,
+        "lora_alpha": 2 * adapter.rank,
+        "lora_dropout": 0.0,
+        "lora_target": ",".join(target.value for target in adapter.targets),
+    }
+    if adapter.base_format is BaseFormat.NF4:
+        keys |= {"quantization_bit": 4, "quantization_type": "nf4", "double_quantization": True}
+    return keys

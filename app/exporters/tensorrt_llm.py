@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright.app.exporters.command import command_text
 from meshwright.app.exporters.command import flag as dashed
-from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.export import Export, ServerGroup
 from meshwright.app.exporters.served import (
     checkpoint,
     checkpoint_assumption,
@@ -73,6 +73,13 @@ def export_plan(plan: Plan, request: ServingRequest) -> Export:
         command=command_text(parts=parts),
         files={CONFIG: yaml_text(_settings(workers, request))},
         assumptions=_assumptions(plan.model, workers, request),
+        servers=ServerGroup(
+            count=workers.count,
+            nodes=_nodes(axes, request),
+            devices=axes.tp * axes.attention_dp * axes.kvp * axes.pp,
+            port=PORT,
+            starts_by_itself=False,
+        ),
     )
 
 

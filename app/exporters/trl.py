@@ -7,14 +7,17 @@ from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.hugging_face import (
     accelerate_files,
     accelerate_words,
+    adapter_keys,
     assumptions,
     lost,
+    mixed_precision,
     require_trainable,
     synchronised,
     trainer_keys,
 )
 from meshwright.app.exporters.served import checkpoint, checkpoint_assumption
 from meshwright.app.quoting import yaml_text
+from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher
@@ -40,6 +43,15 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         **trainer_keys(plan, workload),
         **synchronised(plan),
     }
+    if workload.adapter is not None:
+        keys |= {"use_peft": True, **adapter_keys(workload.adapter)}
+        if mixed_precision(workload) != "no":
+            keys["dtype"] = {"bf16": "bfloat16", "fp16": "float16"}[mixed_precision(workload)]
+        if workload.adapter.base_format is BaseFormat.NF4:
+            keys |= {"bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
+    if workload.documents is not None:
+        # The kernels that keep attention within documents.
+        keys |= {"packing_strategy": "bfd", "attn_implementation": "flash_attention_2"}
     launched = accelerate_words(request, plan.devices, name="accelerate_config")
     return Export(
         launcher=Launcher.TRL,

@@ -21,7 +21,7 @@ from meshwright.costmodels.queueing.results import RequestTimes
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline
 from meshwright.solver.api import simulate
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.serving_load import ClosedArrivals, TraceArrivals
+from meshwright.solver.problem.serving_load import ClosedArrivals, ScheduleArrivals, TraceArrivals
 from meshwright.solver.serving.workers.simulation import ServingSimulation
 
 MOST_REQUESTS = 1000
@@ -42,7 +42,7 @@ def simulation_trace(document: Mapping[str, Any]) -> dict[str, str]:
     if not answered.plan.feasible:
         raise InfeasibleError("there is no plan: nothing can be put under load")
     arrivals = request.workload.arrivals
-    if not isinstance(arrivals, ClosedArrivals | TraceArrivals):
+    if not isinstance(arrivals, ClosedArrivals | TraceArrivals | ScheduleArrivals):
         rate = own_load(answered, request)
         request = replace(request, workload=replace(request.workload, arrivals=replace(arrivals, requests_per_s=rate)))
     return {"text": simulation_trace_text(simulate(request, answered.plan), title=answered.plan.model)}

@@ -131,7 +131,9 @@ def _durations(pipelines: Pipelines, request: TrainingRequest, program: Program,
     held = positions_of_ranks(program.schedule, len(stages), n_chunks)
     forward, inputs, weights = ([0.0] * program.n_positions for _ in range(3))
     for stage, positions in zip(stages, held, strict=True):
-        shares = pass_shares(request.model, seq_len=request.workload.seq_len, recompute=stage.recompute)
+        shares = pass_shares(
+            request.model, seq_len=request.workload.seq_len, recompute=stage.recompute, documents=request.workload.documents
+        )
         parts = (shares.forward, shares.input, shares.weight)
         if slices is not None:
             parts = (sum(slices.forward), sum(slices.backward), 0.0)

@@ -28,6 +28,19 @@ SERVING_REQUEST: dict[str, Any] = {
     "objective": "devices",
 }
 
+DOCUMENTS_REQUEST: dict[str, Any] = {
+    "schema": REQUEST_SCHEMA,
+    "model": {"catalog": "llama-3.1-8b"},
+    "cluster": {"catalog": "dgx-h100", "nodes": 1},
+    "workload": {
+        "kind": "training",
+        "global_batch": 64,
+        "seq_len": 16384,
+        "lengths": {"tokens": [200, 1000, 6000], "counts": [700, 250, 50]},
+    },
+    "search": {"launcher": "trl"},
+}
+
 INFEASIBLE_REQUEST: dict[str, Any] = {
     "schema": REQUEST_SCHEMA,
     "model": {"catalog": "llama-3.1-405b"},
@@ -37,6 +50,7 @@ INFEASIBLE_REQUEST: dict[str, Any] = {
 
 REQUEST_EXAMPLES: dict[str, Any] = {
     "training": {"summary": "Train Llama-3.1-8B on eight H100", "value": TRAINING_REQUEST},
+    "documents": {"summary": "Train it on sequences that are packed of documents", "value": DOCUMENTS_REQUEST},
     "serving": {"summary": "Serve Llama-3.1-8B on as few H100 as meet the targets", "value": SERVING_REQUEST},
     "infeasible": {"summary": "A model that does not fit: the plan says why", "value": INFEASIBLE_REQUEST},
 }

@@ -16,6 +16,8 @@ def simulation_document(simulated: ServingSimulation) -> dict[str, Any]:
     document = {"schema": SIMULATION_SCHEMA, **_figures(simulated)}
     if simulated.kinds:
         document["kinds"] = [{"name": k.name, "share": k.share, **_figures(k.simulated)} for k in simulated.kinds]
+    if simulated.rates:
+        document["rates"] = [asdict(rate) | {"missed": list(rate.missed)} for rate in simulated.rates]
     return document
 
 

@@ -25,8 +25,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represented(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    is_plain = not HIDDEN.search(text) and "::" not in text and "##[" not in text
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
+    is_plain = not HIDDEN.search(text.replace("\n", "")) and "::" not in text and "##[" not in text
+    style = '"' if not is_plain else "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _represented)

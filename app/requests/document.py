@@ -14,8 +14,18 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from meshwright.app.errors import DocumentError, FieldError
 from meshwright.costmodels.cluster.cluster import NodeType, Nvme
+from meshwright.costmodels.model.documents import DocumentLengths, Fill
 from meshwright.costmodels.serving.precision import Quantised
-from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, Name, NonNegativeInt, PositiveFloat, PositiveInt
+from meshwright.costmodels.units import (
+    STRICT_RECORD,
+    DType,
+    Fraction,
+    Name,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import REQUEST_SCHEMA, Arrivals, Length, ServingWorkload, Slo, TrainingWorkload
@@ -136,12 +146,44 @@ class TraceFile:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceTimes:
+    """Requests arrive at these times, in seconds; their lengths are drawn as the workload says."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    process: Literal["trace"]
+    times_s: Annotated[tuple[NonNegativeFloat, ...], Len(2)]
+
+
+@dataclass(frozen=True, slots=True)
 class LengthFile:
     """Token counts as a file says, one a line, each equally likely. Command line only."""
 
     __pydantic_config__ = STRICT_RECORD
 
     file: FilePath
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFile:
+    """Lengths of documents as a file says, one a line: a number of tokens, or an object in JSON whose ``field`` is one, or
+    the list of its tokens. Command line only."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    file: FilePath
+    field: Name = "length"
+    fill: Fill = Fill.PACKED
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSource(TrainingWorkload):
+    """A training workload, whose lengths of documents may stand in a file."""
+
+    lengths: DocumentLengths | DocumentFile | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        """Check nothing yet: the file is read first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +194,7 @@ class ServingSource(ServingWorkload):
     ``quantization_config`` of its config.json says, else bf16.
     """
 
-    arrivals: Arrivals | TraceFile  # type: ignore[assignment]
+    arrivals: Arrivals | TraceFile | TraceTimes  # type: ignore[assignment]
     prompt_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
     output_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
     precision: DType | None = None  # type: ignore[assignment]
@@ -179,7 +221,7 @@ class RequestDocument(BaseModel):
     cluster: Annotated[
         Annotated[ClusterWords, Tag("reference")] | Annotated[ClusterSource, Tag("inline")], Discriminator(_reference_or_inline)
     ]
-    workload: Annotated[TrainingWorkload | ServingSource, Field(discriminator="kind")]
+    workload: Annotated[TrainingSource | ServingSource, Field(discriminator="kind")]
     slo: Slo = Field(default_factory=Slo)
     objective: Objective = Objective.THROUGHPUT
     search: Search = Field(default_factory=Search)

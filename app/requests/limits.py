@@ -17,7 +17,14 @@ from meshwright.costmodels.errors import ClusterError
 from meshwright.solver.problem.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
 from meshwright.solver.problem.request import PlanRequest, ServingWorkload, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import LEDGER, Search
-from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    EmpiricalLength,
+    FixedLength,
+    LognormalLength,
+    ScheduleArrivals,
+    TraceArrivals,
+)
 
 MAX_DEVICES = 1_000_000
 MAX_GROUPS = 1_000
@@ -26,7 +33,10 @@ MAX_SEQ_LEN = 100_000_000
 MAX_REQUESTS_PER_S = 1e6
 MAX_CONCURRENCY = 100_000
 MAX_DRAFT_TOKENS = 32
+MAX_COUNT = 1_000_000_000_000
 MAX_TRACE = 100_000
+MAX_INTERVALS = 1_000
+MAX_RUN = 1_000_000
 MAX_CHOICES = 1_000
 MAX_VALUES = 1_000_000
 MAX_ITEMS = 100_000
@@ -57,7 +67,10 @@ REQUEST_LIMITS = {
     "workload.arrivals.requests_per_s": MAX_REQUESTS_PER_S,
     "workload.arrivals.concurrency": MAX_CONCURRENCY,
     "workload.speculation.draft_tokens": MAX_DRAFT_TOKENS,
+    "workload.lengths.counts": MAX_COUNT,
     "requests of a trace, counts of an empirical length": MAX_TRACE,
+    "workload.arrivals.intervals": MAX_INTERVALS,
+    "requests of all clients of a run": MAX_RUN,
     "values of one restriction in 'search'": MAX_CHOICES,
     **{f"search.{name}": entry.choice.at_most for name, entry in LEDGER.items() if entry.choice.at_most is not None},
     "size of a dim": MAX_DIM,
@@ -131,6 +144,9 @@ def check_request(request: PlanRequest) -> None:
 def _check_training(workload: TrainingWorkload) -> None:
     _at_most("workload.global_batch", workload.global_batch, MAX_GLOBAL_BATCH)
     _at_most("workload.seq_len", workload.seq_len, MAX_SEQ_LEN)
+    if workload.lengths is not None:
+        _at_most("workload.lengths.tokens", max(workload.lengths.tokens), MAX_SEQ_LEN)
+        _at_most("workload.lengths.counts", max(workload.lengths.counts), MAX_COUNT)
 
 
 def _check_serving(workload: ServingWorkload) -> None:
@@ -139,8 +155,11 @@ def _check_serving(workload: ServingWorkload) -> None:
     arrivals = workload.arrivals
     if isinstance(arrivals, ClosedArrivals):
         _at_most("workload.arrivals.concurrency", arrivals.concurrency, MAX_CONCURRENCY)
+        _at_most("workload.arrivals.requests_per_client", arrivals.requests_per_client or 0, MAX_RUN // arrivals.concurrency)
     else:
         _at_most("workload.arrivals.requests_per_s", arrivals.requests_per_s, MAX_REQUESTS_PER_S)
+    if isinstance(arrivals, ScheduleArrivals):
+        _at_most("workload.arrivals.intervals", len(arrivals.intervals), MAX_INTERVALS)
     if isinstance(arrivals, TraceArrivals):
         _at_most("workload.arrivals.times_s", len(arrivals.times_s), MAX_TRACE)
         _at_most("workload.arrivals.prompt_tokens", max(arrivals.prompt_tokens), MAX_SEQ_LEN)

@@ -17,6 +17,7 @@ from meshwright.app.requests.document import (
     RequestDocument,
     ServingSource,
 )
+from meshwright.app.requests.document_lengths import training_workload
 from meshwright.app.requests.learned import with_memory_of_runs, with_runs
 from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
 from meshwright.app.requests.models import read_source
@@ -135,7 +136,7 @@ def resolve_request(
         workload = (
             serving_workload(source.workload, files, read.config, [group.node.device for group in cluster.groups])
             if isinstance(source.workload, ServingSource)
-            else source.workload
+            else training_workload(source.workload, files)
         )
         _check_trace(workload, read.seq_len)
         if isinstance(workload, TrainingWorkload):
@@ -163,9 +164,19 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["workload"].get("speculation", True) is None:
         # Requests from before speculation keep their digests.
         del whole["workload"]["speculation"]
+    arrivals = whole["workload"].get("arrivals", {})
+    if arrivals.get("requests_per_client", True) is None:
+        # Requests from before runs that count from their beginning keep theirs.
+        del arrivals["requests_per_client"]
     if whole["workload"].get("implementation", True) is None:
         # Requests from before implementations keep theirs.
         del whole["workload"]["implementation"]
+    if whole["workload"].get("adapter", True) is None:
+        # Requests from before adapters keep theirs.
+        del whole["workload"]["adapter"]
+    if whole["workload"].get("lengths", True) is None:
+        # Requests from before documents keep theirs.
+        del whole["workload"]["lengths"]
     if whole["model"].get("hyperparameters", True) is None:
         # Graphs from before hyperparameters keep theirs.
         del whole["model"]["hyperparameters"]

@@ -8,9 +8,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from meshwright.app.errors import at_field
 from meshwright.app.importers.checkpoint import CheckpointFormat, checkpoint_format
-from meshwright.app.requests.document import LengthFile, ServingSource, TraceFile
+from meshwright.app.requests.document import LengthFile, ServingSource, TraceFile, TraceTimes
 from meshwright.app.requests.limits import MAX_TRACE
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import InvalidInputError, WorkloadError
@@ -21,6 +23,8 @@ from meshwright.solver.problem.serving_load import EmpiricalLength, TraceArrival
 
 TRACE_COLUMNS = ("time", "prompt", "output")
 CACHED_COLUMN = "cached"
+_LENGTHS_SEED = 0
+"""Seed under which the lengths of a trace of times alone are drawn."""
 UNQUANTISED = DType.BF16
 """The precision of a serving workload that names none, of a model whose checkpoint is not quantised."""
 
@@ -42,12 +46,36 @@ def serving_workload(
     ``config`` describes, as engines load it; ``devices`` have to compute in them.
     """
     given = {field.name: getattr(source, field.name) for field in dataclasses.fields(ServingWorkload)}
+    if isinstance(source.arrivals, TraceTimes):
+        lengths = [_length(name, getattr(source, name), files) for name in ("prompt_tokens", "output_tokens")]
+        given |= {"arrivals": _with_lengths(source.arrivals, *lengths), "prompt_tokens": None, "output_tokens": None}
+        return ServingWorkload(**given | _formats(source, config, devices))
     given |= {
         "arrivals": _arrivals(source.arrivals, files),
         "prompt_tokens": _length("prompt_tokens", source.prompt_tokens, files),
         "output_tokens": _length("output_tokens", source.output_tokens, files),
     }
     return ServingWorkload(**given | _formats(source, config, devices))
+
+
+def _with_lengths(source: TraceTimes, prompt: Length | None, output: Length | None) -> TraceArrivals:
+    """Return the trace of requests at these times, whose lengths are drawn once: a plan holds those that it was made for."""
+    if prompt is None or output is None:
+        raise WorkloadError(
+            "a trace of times alone needs lengths to draw from",
+            given={"prompt_tokens": prompt, "output_tokens": output},
+            allowed="prompt_tokens and output_tokens of the workload, or of each request of the trace",
+        )
+    # Distributions load scipy, which only such a trace needs.
+    from meshwright.solver.problem.token_counts import token_count
+
+    _require_few(len(source.times_s))
+    positions = np.random.Generator(np.random.PCG64(_LENGTHS_SEED)).random((2, len(source.times_s)))
+    prompts, outputs = (
+        tuple(token_count(length).sample(np.maximum(at, np.finfo(np.float64).tiny)).tolist())
+        for length, at in zip((prompt, output), positions, strict=True)
+    )
+    return TraceArrivals("trace", source.times_s, prompts, outputs)
 
 
 def _formats(source: ServingSource, config: Mapping[str, Any] | None, devices: Iterable[Device]) -> dict[str, Any]:

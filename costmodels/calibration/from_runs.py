@@ -68,9 +68,10 @@ class TimeLaw:
         return self.scale * math.exp(NormalDist().inv_cdf(quantile) * self.log_sigma)
 
 
-UNMEASURED_TIME = TimeLaw(scale=1.0, shared_sigma=0.22, own_sigma=0.15)
-"""Before any run. Measured over predicted steps of 2,500 runs: the root mean square of the means of 36 pairs of source and
-device, and the spread inside a pair of which 95% of runs stay below the P95 that it tells (docs/decisions-accuracy.md)."""
+UNMEASURED_TIME = TimeLaw(scale=1.0, shared_sigma=0.229, own_sigma=0.175)
+"""Before any run. Measured over predicted steps of 2,607 runs, each predicted by rates that have not seen its source: the root
+mean square of the means of 36 pairs of source and device, and the spread inside a pair of which 95% of runs stay below the P95
+that it tells. Made by benchmarks/decisions.py (docs/decisions-accuracy.md)."""
 
 
 def is_run_key(key: str) -> bool:

@@ -1,18 +1,33 @@
-"""From measured steps to the law of times of a cluster and framework."""
+"""From measured steps to the law of times: of many clusters, and of one after some of its runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import NormalDist, fmean
 
 from meshwright.costmodels.calibration.from_runs import TimeLaw
-from meshwright.costmodels.shared_error import learned_error
+from meshwright.costmodels.fitting.latencies import quantile
+from meshwright.costmodels.shared_error import QUANTILE, learned_error
 
-OWN_SCATTER = 0.83
+OWN_SCATTER = 0.845
 """Spread of the logarithm of ``own_sigma`` from source to source: of 28 sources and devices with eight steps or more, less what
 their number leaves uncertain (docs/decisions-accuracy.md)."""
+
+
+def fitted_time(clusters: Iterable[Sequence[float]]) -> TimeLaw:
+    """Return the law before any run, from logarithms of measured over predicted steps of clusters, which count alike.
+
+    Shared is the root mean square of their means. The own spread is the one whose QUANTILE as many runs stay below, each seen
+    from the mean of its cluster. The median stays what was predicted: what clusters have in common is for the rates to tell.
+    """
+    errors = [tuple(each) for each in clusters if each]
+    means = [fmean(each) for each in errors]
+    shared = math.sqrt(fmean(mean**2 for mean in means))
+    inside = [[error - mean for error in each] for each, mean in zip(errors, means, strict=True) if len(each) > 1]
+    own = quantile(inside, QUANTILE) / NormalDist().inv_cdf(QUANTILE) if inside else 0.0
+    return TimeLaw(scale=1.0, shared_sigma=shared, own_sigma=max(0.0, own))
 
 
 def learned_time(prior: TimeLaw, log_ratios: Mapping[str, Sequence[float]], *, scatter: float = OWN_SCATTER) -> TimeLaw:

@@ -8,13 +8,16 @@ from enum import Enum
 
 from meshwright.costmodels.calibration.kernels import VectorKernel
 from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.kernels.adapter_time import adapter_s
 from meshwright.costmodels.kernels.attention_generations import attention_slowdown
 from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s
 from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s, unaligned_attention_s
 from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_traffic
 from meshwright.costmodels.kernels.sustained import sustained_matmul_s, sustained_memory_s
 from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, vector_traffic
+from meshwright.costmodels.model.adapter import Adapter
 from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.documents import PackedDocuments, flops_of_documents
 from meshwright.costmodels.model.implementation import FlashAttention, LossKernels, ScanKernels, TrainedWeights, VectorKernels
 from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.model.operators import (
@@ -51,25 +54,30 @@ def operator_time(
     attention: FlashAttention = FlashAttention.NATIVE,
     recipe: MatmulRecipe = MatmulRecipe.WORKING,
     trained: TrainedWeights = TrainedWeights.ALL,
+    adapter: Adapter | None = None,
     scan: ScanKernels = ScanKernels.FUSED,
     loss: LossKernels = LossKernels.BY_HAND,
     place: TokenSlice = WHOLE_SEQUENCE,
+    documents: PackedDocuments | None = None,
 ) -> OperatorTime:
     """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
     ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
-    this operator's products are cast, ``trained`` whether its weights have gradients, ``scan`` how state-space mixers run,
-    ``loss`` how the cross entropy, ``place`` where the tokens lie in their sequence (cp 1).
+    this operator's products are cast, ``trained`` whether its weights have gradients, ``adapter`` which adapters there are
+    instead (None: one of an unknown rank beside each product), ``scan`` how state-space mixers run, ``loss`` how the cross
+    entropy, ``place`` where the tokens lie in their sequence (cp 1), ``documents`` what a sequence is packed of (no ring).
     """
     if operator.kind is OperatorKind.MATMUL:
-        time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained)
+        time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained, adapter=adapter)
         if recipe.scaling_passes:
             time = _with_scaling(time, operator, sizes, device, dtype, recipe)
         if gradient_dtype is None or trained is TrainedWeights.ADAPTERS:
             return time
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
+        if documents is not None and documents.masks(operator):
+            return _packed_attention_time(operator, sizes, documents, device=device, dtype=dtype, attention=attention)
         time = _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention, earlier=place.earlier)
         return _with_slice_gradients(time, operator, sizes, device, dtype, place) if place.later else time
     if operator.kind is OperatorKind.PRODUCT:
@@ -91,7 +99,13 @@ def _kernels_s(kernels: tuple[KernelTraffic, ...], device: Device) -> float:
 
 
 def _matmul_time(
-    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, trained: TrainedWeights
+    operator: Operator,
+    sizes: Mapping[str, int],
+    *,
+    device: Device,
+    dtype: DType,
+    trained: TrainedWeights,
+    adapter: Adapter | None,
 ) -> OperatorTime:
     """One GEMM forward, two backward; with routed weights a grouped GEMM whose rows are spread evenly over the experts."""
     m, n, k = matmul_shape(operator, sizes)
@@ -101,8 +115,11 @@ def _matmul_time(
     # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
     input_gradient = sustained_matmul_s(device, dtype, rows, k, n, batch=groups)
     if trained is TrainedWeights.ADAPTERS:
-        adapter = _adapter_time(operator, sizes, device, dtype)
-        return OperatorTime(forward + adapter.forward_s, input_gradient + adapter.backward_s)
+        if adapter is None:
+            beside = _adapter_time(operator, sizes, device, dtype)
+        else:
+            beside = OperatorTime(*adapter_s(adapter, operator, sizes, device=device, dtype=dtype))
+        return OperatorTime(forward + beside.forward_s, input_gradient + beside.backward_s)
     weight_gradient = sustained_matmul_s(device, dtype, k, n, rows, batch=groups)
     return OperatorTime(forward, input_gradient + weight_gradient)
 
@@ -245,6 +262,42 @@ def _attention_time(
         # Backward adds up the query gradient the same way.
         forward, backward = forward + (cp - 1) * merge, backward + (cp - 1) * merge
     return OperatorTime(forward, backward)
+
+
+def _packed_attention_time(
+    operator: Operator,
+    sizes: Mapping[str, int],
+    documents: PackedDocuments,
+    *,
+    device: Device,
+    dtype: DType,
+    attention: FlashAttention,
+) -> OperatorTime:
+    """Flash attention over documents of many lengths in one kernel, as over equal ones of as many tokens and pairs.
+
+    The kernel takes the documents of a batch as one list of tokens with their borders (FlashAttention's varlen functions).
+    """
+    query, key, _ = operator.inputs
+    head_dim, tokens = sizes[query.dims[-1]], sizes[SEQ]
+    each = documents.document_tokens
+    slowdown = attention_slowdown(attention, device)
+    forward, backward = (
+        float(
+            pass_s(
+                device,
+                dtype,
+                flops=flops_of_documents(operator, sizes, documents),
+                q_tokens=each,
+                kv_tokens=each,
+                batch=sizes[BATCH] * tokens / each,
+                heads=query.elements(sizes) // (sizes[BATCH] * tokens * head_dim),
+                kv_heads=key.elements(sizes) // (sizes[BATCH] * tokens * sizes[key.dims[-1]]),
+                head_dim=head_dim,
+            )
+        )
+        for pass_s in (attention_forward_s, attention_backward_s)
+    )
+    return OperatorTime(forward * slowdown.forward, backward * slowdown.backward)
 
 
 def vector_kernel(operator: Operator) -> VectorKernel:

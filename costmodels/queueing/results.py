@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -10,7 +11,7 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.queueing.statistics import Percentile, percentile
+from meshwright.costmodels.queueing.statistics import Percentile, percentile, run_percentile
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -47,6 +48,7 @@ class SimulationResult:
     peak_running   most requests running at once, in the fullest attention group
     evictions      how often a request was evicted
     groups         attention groups of the replica
+    one_run        percentiles of this run are asked about, not of runs like it
     """
 
     requests: RequestTimes
@@ -60,6 +62,7 @@ class SimulationResult:
     steps: int
     evictions: int
     groups: int = 1
+    one_run: bool = False
 
     @cached_property
     def ttft_s(self) -> FloatArray:
@@ -87,10 +90,14 @@ class SimulationResult:
 
     @property
     def request_s(self) -> float:
-        """The seconds that a mean stage works for one request; those that are under way at the end of the run count half."""
+        """The seconds that a mean stage works for one request; those under way at the end of the run count half.
+
+        Infinite where a run ended before any had its first token.
+        """
         answered = np.isfinite(self.requests.last_s)
         under_way = np.isfinite(self.requests.first_s) & ~answered
-        return self.worked_s / float(np.count_nonzero(answered) + np.count_nonzero(under_way) / 2.0)
+        requests = float(np.count_nonzero(answered) + np.count_nonzero(under_way) / 2.0)
+        return self.worked_s / requests if requests > 0.0 else math.inf
 
     @property
     def _ended(self) -> BoolArray:
@@ -98,15 +105,18 @@ class SimulationResult:
 
     def ttft(self, probability: float) -> Percentile:
         """Percentile of the time to first token."""
-        return percentile(self.ttft_s, probability)
+        return self._of(self.ttft_s, probability)
 
     def tpot(self, probability: float) -> Percentile:
         """Percentile of the time per output token; nothing where no request has a second token."""
-        return percentile(self.tpot_s, probability) if len(self.tpot_s) else Percentile(0.0, 0.0, 0.0)
+        return self._of(self.tpot_s, probability) if len(self.tpot_s) else Percentile(0.0, 0.0, 0.0)
 
     def end_to_end(self, probability: float) -> Percentile:
         """Percentile of the time from arrival to the last token."""
-        return percentile(self.end_to_end_s, probability)
+        return self._of(self.end_to_end_s, probability)
+
+    def _of(self, times_s: FloatArray, probability: float) -> Percentile:
+        return run_percentile(times_s, probability) if self.one_run else percentile(times_s, probability)
 
 
 def pooled(results: Sequence[SimulationResult]) -> SimulationResult:

@@ -70,6 +70,14 @@ def percentile(observations: FloatArray, probability: float) -> Percentile:
     )
 
 
+def run_percentile(observations: FloatArray, probability: float) -> Percentile:
+    """Percentile of all observations of one run, which is what is asked about: no interval around it."""
+    if len(observations) == 0:
+        return Percentile(math.nan, -math.inf, math.inf)
+    value = float(np.sort(observations)[_rank(len(observations), probability)])
+    return Percentile(value, value, value)
+
+
 def share_error(observations: FloatArray, value: float, *, share: float | None = None) -> float:
     """Half the confidence interval of the share of observations, in order of time, that do not exceed a value; infinite for
     too few of them. ``share`` is what it is about, by default their own."""

@@ -123,23 +123,29 @@ class RunnerUp:
 class AlsoTry:
     """A plan that is as good as the answer, as far as predictions can tell.
 
-    differs   where it spends its step, and what it risks, unlike the answer
+    step_time_s, chance_out_of_memory   of training plans
+    objective, chance_missed            of serving plans: the figure of its certificate, and the chance that a target is missed,
+                                        None without targets
+    differs                             where it spends its time, and what it risks, unlike the answer
     """
 
     __pydantic_config__ = STRICT_RECORD
 
     summary: str
-    step_time_s: float
+    step_time_s: float | None
     peak_memory_bytes: float
-    chance_out_of_memory: float
+    chance_out_of_memory: float | None
     differs: str
+    objective: float | None = None
+    chance_missed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Equals:
-    """The plans that ranking can't tell from the answer, those that differ in the micro-batch alone counted as one.
+    """The plans that ranking can't tell from the answer, those that differ in the micro-batch or in batch limits alone counted
+    as one.
 
-    within       how much slower than the answer they are predicted, at most, as a share of its step
+    within       how much worse than the answer they are predicted, at most, as a share of what it is ranked by
     count        how many were found, the answer among them
     all_found    False where the search ended before it had looked for all: there may be more
     also_try     those of them that differ most in what is uncertain

@@ -24,7 +24,11 @@ def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> flo
         for operator in block.operators
         if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
     )
-    return max(elements, default=0.0) / setting.tp * setting.dtype.size_bytes
+    # A weight of four bits is unpacked while a product reads it.
+    packed = (
+        [] if setting.adapter is None else [n for operator in block.operators for n in setting.adapter.packed(operator, sizes)]
+    )
+    return (max(elements, default=0.0) / setting.tp + max(packed, default=0)) * setting.dtype.size_bytes
 
 
 def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:

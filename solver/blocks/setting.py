@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
+from meshwright.costmodels.model.adapter import Adapter
+from meshwright.costmodels.model.documents import PackedDocuments
 from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.token_slice import WHOLE_SEQUENCE, TokenSlice, slices_of
@@ -28,7 +30,7 @@ class BlockSetting:
     ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts, of
     which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence. A sequence that is
     cut into ``slices`` of tokens passes slice by slice; of one of these (`parts`) seq_len are its own tokens, and ``place`` is
-    where they lie.
+    where they lie. Weights beside an ``adapter`` are frozen; ``documents`` are what sequences are packed of.
     """
 
     device: Device
@@ -53,6 +55,8 @@ class BlockSetting:
     expert_tp: int | None = None
     slices: tuple[int, ...] = ()
     place: TokenSlice = WHOLE_SEQUENCE
+    adapter: Adapter | None = None
+    documents: PackedDocuments | None = None
 
     def __hash__(self) -> int:
         # Settings are parts of many cache keys, and have many parts themselves.
@@ -115,6 +119,6 @@ class BlockSetting:
 
     @cached_property
     def beside_attention(self) -> tuple[int, BlockSetting]:
-        """The inputs of the costs of all operators but attention: cp, but not how its ranks see each other's tokens, nor where
-        in their sequence tokens lie."""
-        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None, place=WHOLE_SEQUENCE)
+        """The inputs of the costs of all operators but attention: cp, but not how its ranks see each other's tokens, where in
+        their sequence tokens lie, nor which of them are one document."""
+        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None, place=WHOLE_SEQUENCE, documents=None)

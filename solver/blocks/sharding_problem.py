@@ -19,7 +19,7 @@ from meshwright.costmodels.model.implementation import (
     ScanKernels,
 )
 from meshwright.costmodels.model.low_precision import MatmulRecipe
-from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, key_value_elements, parameters
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, key_value_elements, matmul_shape, parameters
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.token_dispatch import dispatch_s, expert_choice
 from meshwright.solver.blocks.intra_op import IntraOpProblem, ReshardEdge
@@ -67,6 +67,10 @@ class Criterion(IntEnum):
     """Part of TIME_S that is context-parallel communication not hidden under attention."""
     EP_COMM_S = 14
     """Part of TIME_S that is the exchange of tokens between ranks that hold different experts."""
+    MASKED_S = 15
+    """Part of TIME_S that is attention under masks of documents, of which ranks have unequal work."""
+    MASKED_FORWARD_S = 16
+    """Its forward part."""
 
 
 OF_MODE = {
@@ -214,13 +218,18 @@ class _Costing:
             kernels=setting.implementation.kernels,
             attention=setting.implementation.attention,
             trained=setting.implementation.trained,
+            adapter=setting.adapter,
             scan=setting.implementation.scan,
             loss=setting.implementation.loss,
             recipe=setting.recipe if operator.name in self.kept_bytes.rules.low_precision else MatmulRecipe.WORKING,
             place=setting.place,
+            documents=setting.documents,
         )
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
+        if setting.documents is not None and setting.documents.masks(operator):
+            cost[Criterion.MASKED_S] = time.forward_s + time.backward_s
+            cost[Criterion.MASKED_FORWARD_S] = time.forward_s
         for mode, (rerun_s, _) in OF_MODE.items():
             cost[rerun_s] = self.kept_bytes.tensors[mode].rerun_share(operator, local) * time.forward_s
         spread = (setting.ep > 1 or setting.whole_experts) and expert_dims(operator)
@@ -237,6 +246,10 @@ class _Costing:
         if setting.implementation.scan is ScanKernels.STEP_BY_STEP:
             # No partial mode runs a scan again.
             cost[_KEPT_BYTES] += step_by_step_kept_bytes(operator, local, setting.dtype)
+        if setting.adapter is not None:
+            # Latents, which the gradients of the second matrices read.
+            latents = matmul_shape(operator, local)[0] * setting.adapter.rank if setting.adapter.sides(operator, local) else 0
+            cost[_KEPT_BYTES] += latents * len(setting.adapter.sides(operator, local)) * setting.dtype.size_bytes
         self._add_boundary(cost, operator, strategy)
         self._add_expert_parallel(cost, operator, strategy)
         if operator.kind in _ALONG_THE_SEQUENCE and setting.cp > 1:

@@ -16,7 +16,9 @@ from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, Conf
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.dims import POSITIONS
+from meshwright.costmodels.model.adapter import Adapter
+from meshwright.costmodels.model.dims import EXPERTS, POSITIONS
+from meshwright.costmodels.model.documents import MAX_PACKED_TOKENS, DocumentLengths, Fill, PackedDocuments
 from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
 from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.weight_format import WeightFormat
@@ -38,6 +40,7 @@ from meshwright.solver.problem.serving_load import (
     LognormalLength,
     PoissonArrivals,
     PrefixCache,
+    ScheduleArrivals,
     TraceArrivals,
 )
 
@@ -51,7 +54,8 @@ class TrainingWorkload:
     ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products,
     ``saved_activations`` that of what layers keep for the backward pass. ``experts`` says how tokens spread over routed
     experts: ranks that hold some of them wait for the one with the most rows; ``dispatch`` how tokens get there.
-    ``implementation`` is how the user's framework runs it; None: as the search's launcher does.
+    ``implementation`` is how the user's framework runs it; None: as the search's launcher does. With an ``adapter`` its
+    matrices alone are trained. With ``lengths`` sequences hold documents that don't see one another.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -67,6 +71,8 @@ class TrainingWorkload:
     experts: ExpertRouting = BALANCED
     dispatch: TokenDispatch = TokenDispatch.COPIES
     implementation: StatedImplementation | None = None
+    adapter: Adapter | None = None
+    lengths: DocumentLengths | None = None
 
     def __post_init__(self) -> None:
         if self.experts.redundant_experts:
@@ -79,9 +85,19 @@ class TrainingWorkload:
             _require_one_of("precision beside a matmul recipe", self.precision, (DType.BF16, DType.FP16))
         if self.saved_activations is not SavedFormat.WORKING:
             _require_one_of("precision beside saved_activations", self.precision, (DType.BF16, DType.FP16))
+        if self.documents is not None and self.seq_len > MAX_PACKED_TOKENS:
+            raise WorkloadError(
+                "sequences are too long to be packed", given=self.seq_len, allowed=f"at most {MAX_PACKED_TOKENS} seq_len"
+            )
+
+    @property
+    def documents(self) -> PackedDocuments | None:
+        """The documents that sequences are packed of; None where each is one of ``seq_len`` tokens."""
+        packed = self.lengths is not None and self.lengths.fill is Fill.PACKED
+        return PackedDocuments(self.lengths, self.seq_len) if packed and self.lengths is not None else None
 
 
-Arrivals = PoissonArrivals | GammaArrivals | TraceArrivals | ClosedArrivals
+Arrivals = PoissonArrivals | GammaArrivals | ScheduleArrivals | TraceArrivals | ClosedArrivals
 
 
 Length = FixedLength | LognormalLength | EmpiricalLength
@@ -216,6 +232,7 @@ class TrainingRequest:
                 given=self.workload.seq_len,
                 allowed=f"at most {positions}",
             )
+        _require_adapted(self.model, self.workload)
         _require_targets_of(self.slo, self.workload)
 
     @property
@@ -276,6 +293,27 @@ def _require_targets_of(slo: Slo, workload: Workload) -> None:
     given = [name for name in others if getattr(slo, name) is not None]
     if given:
         raise WorkloadError(f"SLO fields do not go with a {workload.kind} workload", given=given, allowed=", ".join(allowed))
+
+
+def _require_adapted(model: ModelGraph, workload: TrainingWorkload) -> None:
+    adapter = workload.adapter
+    if adapter is None:
+        return
+    if EXPERTS in model.dims:
+        raise WorkloadError("adapters beside routed experts are not planned", given=model.name, allowed="a dense model")
+    if not any(adapter.sides(operator, model.dims) for block in model.blocks for operator in block.operators):
+        raise WorkloadError(
+            "the model has none of the adapter's targets",
+            given=[target.value for target in adapter.targets],
+            allowed="projections that the model has",
+        )
+    for name, given, allowed in (
+        ("optimizer", workload.optimizer, Optimizer.ADAMW),
+        ("matmul", workload.matmul, MatmulRecipe.WORKING),
+        ("saved_activations", workload.saved_activations, SavedFormat.WORKING),
+    ):
+        if given is not allowed:
+            raise WorkloadError(f"{name} can't be used beside an adapter", given=given.value, allowed=allowed.value)
 
 
 def _require_one_of(field_name: str, value: DType, allowed: tuple[DType, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from annotated_types import Interval, Len
@@ -71,13 +71,57 @@ class TraceArrivals:
 
 
 @dataclass(frozen=True, slots=True)
+class RateInterval:
+    """So many ``seconds`` in which requests arrive at one rate, which may be 0."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    seconds: PositiveFloat
+    requests_per_s: NonNegativeFloat
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleArrivals:
+    """The rate of requests changes over a day, say: in each of the ``intervals`` they arrive as a Poisson process of its own.
+
+    Targets are to be kept in each interval by itself, as in one that lasts. So a plan is one for the busiest interval: in each
+    other a smaller load is seen by the same workers.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    process: Literal["schedule"]
+    intervals: Annotated[tuple[RateInterval, ...], Len(1)]
+
+    def __post_init__(self) -> None:
+        if self.requests_per_s == 0.0:
+            raise WorkloadError("no requests arrive in any interval of the schedule", given=0.0, allowed="one rate above 0")
+
+    @property
+    def requests_per_s(self) -> float:
+        """The rate of the busiest interval."""
+        return max(interval.requests_per_s for interval in self.intervals)
+
+    def at(self, requests_per_s: float) -> ScheduleArrivals:
+        """The schedule with this rate in its busiest interval, all others in proportion."""
+        factor = requests_per_s / self.requests_per_s
+        scaled = [replace(interval, requests_per_s=interval.requests_per_s * factor) for interval in self.intervals]
+        return replace(self, intervals=tuple(scaled))
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedArrivals:
-    """``concurrency`` clients, each of which sends its next request when the last is answered, as benchmarks do."""
+    """``concurrency`` clients, each of which sends its next request when the last is answered, as benchmarks do.
+
+    With ``requests_per_client`` figures are of one run: all clients begin at once, each sends so many requests, and all count,
+    those of the opening burst too. Without, they are of clients that have long been at it.
+    """
 
     __pydantic_config__ = STRICT_RECORD
 
     process: Literal["closed"]
     concurrency: PositiveInt
+    requests_per_client: PositiveInt | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,18 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, TraceArrivals
-from meshwright.solver.request_changes import Change, more_nodes, restrictions_lifted, rounded, with_targets
+from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, ScheduleArrivals, TraceArrivals
+from meshwright.solver.request_changes import Change, beside, more_nodes, restrictions_lifted, rounded, with_targets
+from meshwright.solver.suggestions import LEAST_SAID
 
 RELAXED = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
 """Targets that are tried, over what the reason says is needed: that is of a request alone where none keeps it even so."""
 
 LESS_CONFIDENCE = (0.75, 0.5)
+SURE = (0.97, 0.95)
+"""Confidences that make a plan sure, the first that of the surest of the trials' candidates. A plan that misses a target more
+often than with the first counts as tight."""
+
 LESS_LOAD = (0.9, 0.75, 0.5, 0.25, 0.1)
 """Loads that are tried, over the one asked for, after the one that the reason says all devices keep up with."""
 
@@ -64,6 +69,26 @@ def serving_improvements(request: ServingRequest) -> Iterator[Sequence[Change]]:
     yield tuple(_narrower(request))
 
 
+def is_tight(plan: Plan) -> bool:
+    """Return True if a plan misses a target more often than one that counts as sure."""
+    figures = plan.predicted
+    missed = (figures.chance_ttft_missed, figures.chance_tpot_missed) if figures is not None else ()
+    return max((chance or 0.0 for chance in missed), default=0.0) > 1.0 - SURE[0]
+
+
+def surer_targets(request: ServingRequest) -> tuple[Change, ...]:
+    """The ladder of the request with a tight plan whose targets are kept more surely."""
+    return tuple(_confident(request, confidence) for confidence in SURE if confidence > request.slo.confidence)
+
+
+def surer_beside(surer: Change) -> Iterator[Sequence[Change]]:
+    """Yield ladders of what may make a sure plan better: restrictions lifted, and what takes fewer bytes."""
+    request = surer.request
+    assert isinstance(request, ServingRequest), "a change keeps the kind of its request"
+    for ladder in (*restrictions_lifted(request, SERVING), tuple(_narrower(request))):
+        yield tuple(beside(surer, each) for each in ladder)
+
+
 def reached_by_serving(plan: Plan) -> str:
     """Return the figures of a plan that a change has, in words."""
     figures = plan.predicted
@@ -73,6 +98,9 @@ def reached_by_serving(plan: Plan) -> str:
     for name, promised_s in (("TTFT", figures.ttft_promised_s), ("TPOT", figures.tpot_promised_s)):
         if promised_s is not None and promised_s > 0.0:
             parts.append(f"P95 {name} up to {promised_s * 1e3:.4g} ms")
+    for name, chance in (("TTFT", figures.chance_ttft_missed), ("TPOT", figures.chance_tpot_missed)):
+        if chance is not None and chance >= LEAST_SAID:
+            parts.append(f"{name} missed in {chance:.1%} of cases")
     return ", ".join(parts)
 
 
@@ -119,9 +147,9 @@ def _narrower(request: ServingRequest) -> Iterator[Change]:
 
 
 def _less_load(request: ServingRequest, reason: Reason) -> Iterator[Change]:
-    """Fewer requests a second, or fewer clients; a trace is what it is."""
+    """Fewer requests a second, or fewer clients; a trace or a schedule is what it is."""
     arrivals = request.workload.arrivals
-    if isinstance(arrivals, TraceArrivals):
+    if isinstance(arrivals, TraceArrivals | ScheduleArrivals):
         return
     closed = isinstance(arrivals, ClosedArrivals)
     name, unit = ("concurrency", "clients") if closed else ("requests_per_s", "requests/s")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from meshwright.solver.problem.choices import FrontierScope
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import worker_layouts
+from meshwright.solver.serving.equals import equal_plans
 from meshwright.solver.serving.forms.form import Asked, Earlier, FormSearch
 from meshwright.solver.serving.forms.table import FORMS, space_of
 from meshwright.solver.serving.no_plan import infeasible_serving
@@ -50,6 +52,9 @@ def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -
         others = [other for other in searches if other is not search]
         plan = search.plan(others, stats=stats, notes=notes)
         if plan is not None:
+            met = [each.kept() for each in (search, *others)]
+            own = next(iter(met[0]), None)
+            plan = replace(plan, equals=equal_plans(request.objective, plan, own, itertools.chain.from_iterable(met)))
             return _with_interactivity(plan, asked, searches, of=search)
     return _infeasible(asked, searches, stats, notes)
 

@@ -10,9 +10,13 @@ from meshwright.solver.problem.launchers.server import PromptSharing
 from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.serving_load import ScheduleArrivals
 from meshwright.solver.serving.engines.engine_rules import require_routable
 from meshwright.solver.serving.engines.layouts import Tokens, has_format, layouts, serving_precision
 from meshwright.solver.serving.forms.table import FORMS
+
+_OF_ONE_RATE = (Objective.THROUGHPUT, Objective.ENERGY)
+"""Objectives whose figures are at one rate: the highest that is sustained, or that which idle power is shared by."""
 
 
 def require_servable(request: ServingRequest) -> None:
@@ -30,6 +34,12 @@ def require_servable(request: ServingRequest) -> None:
             "the objective does not go with a serving workload",
             given=request.objective.value,
             allowed=", ".join(o.value for o in (Objective.DEVICES, Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)),
+        )
+    if isinstance(request.workload.arrivals, ScheduleArrivals) and request.objective in _OF_ONE_RATE:
+        raise WorkloadError(
+            "this objective is of one rate, and a schedule has several",
+            given=request.objective.value,
+            allowed="objective devices or cost; or arrivals poisson, at the rate of one interval",
         )
     for form in FORMS:
         form.refuse(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.solver.control import OnProgress
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -55,9 +56,11 @@ def shard_model(
 ) -> ModelSharding:
     """The fastest sharding of a request's model over a mesh, nothing recomputed, each device within its memory.
 
-    Raises ModelError for a model that is no chain of blocks.
+    Raises ModelError for a model that is no chain of blocks, WorkloadError for packed documents.
     """
     workload = request.workload
+    if workload.documents is not None:
+        raise WorkloadError("shardings are not priced under masks of documents", given="workload.lengths", allowed="without it")
     axes = sum(axis.size > 1 for axis in mesh.axes)
     memory_bytes = mesh.device.memory_bytes * (1.0 - request.cluster.memory_reserve) - framework_overhead_bytes(
         communicators=axes, communicator_bytes=mesh.device.communicator_bytes

@@ -239,6 +239,10 @@ def _workload_of_both(old: AnsweredRequest, new: AnsweredRequest) -> TrainingWor
                 allowed="plans with one layout for all replicas",
             )
     before, after = _training_request("old", old), _training_request("new", new)
+    if before.workload.adapter is not None or after.workload.adapter is not None:
+        raise PlanFileError(
+            "moves of adapters are not counted", given="workload.adapter", allowed="plans that train all weights"
+        )
     if before.model.layers != after.model.layers or _shapes(before.model) != _shapes(after.model):
         raise PlanFileError("the plans train different models", given=f"{before.model.name} and {after.model.name}")
     kept = {

@@ -13,11 +13,25 @@ from typing import Any
 
 import pytest
 
+from meshwright.app.plans.examples import INFEASIBLE_REQUEST, SERVING_REQUEST, TRAINING_REQUEST
 from meshwright.app.rest.main import create_app
 from meshwright.app.settings import Auth, Settings
+from tests.integration.test_web_actions import Here
+from tests.support.service import running_service
 
 GENERATOR = os.environ.get("MESHWRIGHT_CLIENT_GENERATOR") or shutil.which("openapi-python-client")
 """openapi-python-client, of an environment of its own."""
+CALLS = """
+import json, sys
+from made import Client
+from made.api.plans import make_plan_v1_plans_post as plans
+from made.models import ExplanationDocument, RequestDocument
+address, document = sys.argv[1:]
+client = Client(base_url=address.rstrip("/"), timeout=100)
+found = plans.sync_detailed(client=client, body=RequestDocument.from_dict(json.loads(document)), prefer="wait=50")
+answer = {"status": found.status_code, "kind": type(found.parsed).__name__, "read": found.parsed.to_dict()}
+print(json.dumps(answer | {"sent": json.loads(found.content)}))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +68,50 @@ def test_operations_have_names_of_their_own(document: dict[str, Any]) -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_client_is_made_and_imported(document: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def made(document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that holds a generated client."""
     if GENERATOR is None:
         pytest.skip("openapi-python-client is not installed; MESHWRIGHT_CLIENT_GENERATOR may name it")
-    (tmp_path / "openapi.json").write_text(json.dumps(document), encoding="utf-8")
+    folder = tmp_path_factory.mktemp("client")
+    (folder / "openapi.json").write_text(json.dumps(document), encoding="utf-8")
     command = [GENERATOR, "generate", "--path", "openapi.json", "--output-path", "made", "--meta", "none"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "Unable to" not in run.stdout + run.stderr and "will not be generated" not in run.stdout + run.stderr, run.stdout
-    operations = sum(len(methods) for methods in document["paths"].values())
-    calls = [path for path in (tmp_path / "made" / "api").rglob("*.py") if path.name != "__init__.py"]
-    assert len(calls) == operations
+    return folder
+
+
+def called(folder: Path, *arguments: str) -> dict[str, Any]:
+    """The answer of a program that uses the client, run by the generator's own interpreter, which has what it imports."""
+    assert GENERATOR is not None
     python = Path(GENERATOR).with_name("python")
-    lines = "import made.api.plans.make_plan_v1_plans_post, made.models as m; m.RequestDocument, m.ExplanationDocument"
-    subprocess.run([str(python) if python.exists() else sys.executable, "-c", lines], cwd=tmp_path, check=True)
+    command = [str(python) if python.exists() else sys.executable, "-c", CALLS, *arguments]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    assert run.returncode == 0, run.stderr
+    answer: dict[str, Any] = json.loads(run.stdout)
+    return answer
+
+
+def test_a_client_has_a_call_for_every_operation(document: dict[str, Any], made: Path) -> None:
+    operations = sum(len(methods) for methods in document["paths"].values())
+    calls = [path for path in (made / "made" / "api").rglob("*.py") if path.name != "__init__.py"]
+    assert len(calls) == operations
+
+
+@pytest.mark.parametrize(
+    ("request_document", "status", "kind"),
+    [
+        (TRAINING_REQUEST, 201, "PlanDocument"),
+        (SERVING_REQUEST, 201, "PlanDocument"),
+        (INFEASIBLE_REQUEST, 201, "PlanDocument"),
+        (TRAINING_REQUEST | {"model": {"catalog": "lama"}}, 422, "ProblemDocument"),
+    ],
+    ids=["training", "serving", "infeasible", "unknown"],
+)
+def test_a_client_makes_plans(request_document: dict[str, Any], status: int, kind: str, made: Path, settings: Settings) -> None:
+    with running_service(settings, Here()) as service:
+        answer = called(made, str(service.base_url), json.dumps(request_document))
+    assert (answer["status"], answer["kind"]) == (status, kind)
+    # Nothing that the service says gets lost in the records of the client, the request that was sent included.
+    assert answer["read"] == answer["sent"]

@@ -40,7 +40,13 @@ from meshwright.solver.problem.request import (
     TrainingRequest,
     TrainingWorkload,
 )
-from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    ScheduleArrivals,
+    TraceArrivals,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ def _question(plan: Plan, request: PlanRequest) -> str:
     work = request.workload
     if isinstance(work, TrainingWorkload):
         asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
+        if work.lengths is not None:
+            asked += f", {work.lengths.fill.value} with documents of {work.lengths.mean_tokens:,.0f} tokens on average"
     else:
         asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}"
     model = f"{plan.model or request.model.name} ({parameters_in_words(request.model)})"
@@ -84,10 +92,15 @@ def _arrivals(arrivals: Arrivals) -> str:
             return f"{arrivals.requests_per_s:g} requests/s"
         case GammaArrivals():
             return f"{arrivals.requests_per_s:g} requests/s, cv {arrivals.cv:g}"
+        case ScheduleArrivals():
+            most = f"{arrivals.requests_per_s:g} requests/s in the busiest"
+            return f"a schedule of {counted(len(arrivals.intervals), 'interval')}, {most}"
         case TraceArrivals():
             return f"a trace of {counted(len(arrivals.times_s), 'request')}, {significant(arrivals.requests_per_s)}/s"
         case ClosedArrivals():
-            return counted(arrivals.concurrency, "client")
+            each = arrivals.requests_per_client
+            run = "" if each is None else f", all begun at once, {counted(each, 'request')} each"
+            return counted(arrivals.concurrency, "client") + run
 
 
 def _feasible(plan: Plan, request: PlanRequest, *, full: bool) -> list[RenderableType]:

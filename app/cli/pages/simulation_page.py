@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -14,7 +14,7 @@ from meshwright.app.text.figures import counted, percent, seconds, significant
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.serving.workers.simulation import PROBABILITIES, Distribution, ServingSimulation
+from meshwright.solver.serving.workers.simulation import PROBABILITIES, Distribution, RateSimulation, ServingSimulation
 
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
@@ -29,6 +29,10 @@ def print_simulation(console: Console, simulated: ServingSimulation, plan: Plan,
         )
     )
     _print_figures(console, simulated)
+    if simulated.rates:
+        console.print(plain("Each rate of the schedule by itself", style="bold"))
+        console.print(_rates(simulated.rates))
+        console.print(plain(_saved(simulated.rates), style="dim"))
     for kind in simulated.kinds:
         taken = f"{kind.name}, {percent(kind.share)} of arrivals, {significant(kind.simulated.requests_per_s)} requests/s"
         console.print()
@@ -48,6 +52,33 @@ def _print_figures(console: Console, simulated: ServingSimulation) -> None:
             style="dim",
         )
     )
+
+
+def _rates(rates: Iterable[RateSimulation]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("requests/s", "lasts", "P95 TTFT", "P95 TPOT", "replicas", "misses"):
+        table.add_column(column, justify="left" if column == "misses" else "right")
+    for rate in rates:
+        table.add_row(
+            significant(rate.requests_per_s),
+            seconds(rate.seconds),
+            "-" if rate.ttft_s is None else seconds(rate.ttft_s),
+            "-" if rate.tpot_s is None else seconds(rate.tpot_s),
+            "-" if rate.replicas is None else f"{rate.replicas:,}",
+            ", ".join(name.replace("_", " ").upper() for name in rate.missed),
+        )
+    return table
+
+
+def _saved(rates: Sequence[RateSimulation]) -> str:
+    """The devices that fewer replicas at each rate save of the most that any needs."""
+    counts = [rate.replicas for rate in rates]
+    needed = [(rate.seconds, count) for rate, count in zip(rates, counts, strict=True) if count is not None]
+    most = max((count for _, count in needed), default=0)
+    if len(needed) < len(rates) or most == 0:
+        return "P95 are with all workers of the plan"
+    share = sum(lasting_s * count for lasting_s, count in needed) / (most * sum(lasting_s for lasting_s, _ in needed))
+    return f"P95 are with all replicas; the fewest that keep the targets would run {percent(share)} of the replicas' hours"
 
 
 def _headline(simulated: ServingSimulation, request: PlanRequest) -> Text:

@@ -75,7 +75,7 @@ def trainer_run(start: Start) -> TrainerRun:
         flag.name.lstrip("-").replace("_", "-") in _ADAPTERS and flag.standing is Standing.NOT_PRICED for flag in read.given
     )
     if adapters:
-        notes.append("adapters are not planned: figures are those of training all weights")
+        notes.append("adapters are not read of commands: figures are those of training all weights")
     return TrainerRun(arguments, read.given, optimizer, tuple(notes))
 
 

@@ -9,10 +9,9 @@ from meshwright.app.exporters.command import devices_per_node
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launch import SCRIPT_NAME, script_of_command
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.arrangement import arranged, arrangement_of
 from meshwright.solver.answer.pipeline_plan import pipeline_plan, placement_of
-from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.problem.request import TrainingRequest
 
 PREFIX = "meshwright"
@@ -60,25 +59,25 @@ class JobFile:
     assumptions: tuple[str, ...]
 
 
-def job_of(launched: Export, answered: AnsweredRequest, scheduler: str) -> Job:
-    """Return the job of a training plan's launch; raises ExportError for a serving plan."""
+def job_of(launched: Export, answered: AnsweredRequest) -> Job:
+    """Return the job of a training plan's launch."""
     plan, request = answered.plan, answered.request
-    if not isinstance(request, TrainingRequest):
-        raise ExportError(
-            f"{scheduler} jobs are written for training plans",
-            given="a serving plan",
-            remedy="export without --on, and start each server of the script where the plan has it",
-        )
+    assert isinstance(request, TrainingRequest), "serving plans have servers"
     request = arranged(request, arrangement_of(placement_of(plan)))
     per_node = devices_per_node(request, pipeline_plan(plan).devices)
     return Job(
-        name=f"{PREFIX}-{plan.digest.rpartition(':')[2][:DIGITS]}" if plan.digest else PREFIX,
+        name=name_of(plan),
         files={**launched.files, SCRIPT_NAME: script_of_command(launched)},
         devices_per_node=per_node,
         device=request.cluster.groups[0].node.device,
         node_kinds=sum(first < sum(per_node) for first in _first_ranks(request)),
         host_file=launched.host_file,
     )
+
+
+def name_of(plan: Plan) -> str:
+    """Return the name of what runs a plan, which is the plan's own alone."""
+    return f"{PREFIX}-{plan.digest.rpartition(':')[2][:DIGITS]}" if plan.digest else PREFIX
 
 
 def _first_ranks(request: TrainingRequest) -> list[int]:

@@ -49,7 +49,9 @@ def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
         version=VERSION,
         command=" & ".join(f"bash {name}" for name in commands) + " & wait",
         files={name: f"#!/bin/bash\n{command}\n" for name, command in commands.items()},
-        inexpressible=tuple(dict.fromkeys((*lost_in_words(prefill.axes, request), *lost_in_words(decode.axes, request)))),
+        inexpressible=tuple(
+            dict.fromkeys(said for each in (prefill, decode) for said in lost_in_words(each.axes, request, both_phases=False))
+        ),
         assumptions=(
             *dict.fromkeys(said for each in (prefill, decode) for said in server_assumptions(plan.model, each.axes, request)),
             *_pool_assumptions(prefill, decode),

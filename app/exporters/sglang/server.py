@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
-from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.export import Engine, Export, ServerGroup
 from meshwright.app.exporters.served import (
     checkpoint,
     checkpoint_assumption,
@@ -32,6 +32,8 @@ from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 
 VERSION = "0.5.23"
 
+MEETING_PORT = 20000
+"""A port for --dist-init-addr, which has no default between nodes."""
 PORT = 30000
 """SGLang's own default of --port."""
 
@@ -58,6 +60,28 @@ def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Ex
         ),
         inexpressible=lost_in_words(workers.axes, request),
         assumptions=(*server_assumptions(plan.model, workers.axes, request), *_replica_assumptions(workers, together=together)),
+        servers=_servers(plan.model, workers, request, together=together),
+    )
+
+
+def _servers(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> ServerGroup:
+    """The servers of the command: one of all replicas ``together``, else one a replica."""
+    axes = workers.axes
+    parts = (*_layout_words(axes, request.workload), *_load_words(workers, request), *_mixed_words(axes, request))
+    return ServerGroup(
+        count=1 if together else workers.count,
+        nodes=_nodes(axes, request),
+        devices=_ranks(axes) * axes.pp * (workers.count if together else 1),
+        port=PORT,
+        # It listens to its own host alone by default.
+        outside="--host 0.0.0.0",
+        meeting_port=MEETING_PORT,
+        engine=Engine(
+            checkpoint(model),
+            tuple(str(word) for part in parts for word in part),
+            _environment(workers, request),
+            copies=workers.count if together else 1,
+        ),
     )
 
 
@@ -65,35 +89,51 @@ def server_command(
     model: str, workers: Workers, request: ServingRequest, *, together: bool, port: int, more: Sequence[Words] = ()
 ) -> str:
     """One ``sglang.launch_server`` command, of a replica or of all ``together``."""
-    workload, axes = request.workload, workers.axes
-    longest = longest_request(workload)
-    # The limits of a server are those of all its attention groups, which share them out evenly.
-    sequences, tokens = (axes.attention_dp * limit for limit in (workers.max_num_seqs, workers.max_num_batched_tokens))
+    axes = workers.axes
     parts = [
         ("python", "-m", "sglang.launch_server"),
         flag("model-path", checkpoint(model)),
-        (*flag(SGLANG.name("tp"), _ranks(axes)), *flag(SGLANG.name("pp"), axes.pp)),
-        *(
-            [flag(SGLANG.name("attention_groups"), axes.attention_dp), flag("enable-dp-lm-head")]
-            if axes.attention_dp > 1
-            else []
-        ),
-        *_shared_prompt_words(axes),
-        *_expert_words(axes, workload),
+        *_layout_words(axes, request.workload),
         *([flag(SGLANG.name("dp"), workers.count)] if together and workers.count > 1 else []),
         *_node_words(axes, request),
+        *_load_words(workers, request),
+        *more,
+        flag("port", port),
+    ]
+    return command_text(environment=_environment(workers, request), parts=parts)
+
+
+def _environment(workers: Workers, request: ServingRequest) -> tuple[tuple[str, str], ...]:
+    counts = uneven_layers(workers, request, launcher="SGLang")
+    return (("SGLANG_PP_LAYER_PARTITION", ",".join(str(count) for count in counts)),) if counts else ()
+
+
+def _layout_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
+    """Degrees, attention groups and experts."""
+    groups = [flag(SGLANG.name("attention_groups"), axes.attention_dp), flag("enable-dp-lm-head")]
+    return [
+        (*flag(SGLANG.name("tp"), _ranks(axes)), *flag(SGLANG.name("pp"), axes.pp)),
+        *(groups if axes.attention_dp > 1 else []),
+        *_shared_prompt_words(axes),
+        *_expert_words(axes, workload),
+    ]
+
+
+def _load_words(workers: Workers, request: ServingRequest) -> list[Words]:
+    """Limits of a step, memory, formats and drafts."""
+    workload = request.workload
+    longest = longest_request(workload)
+    # The limits of a server are those of all its attention groups, which share them out evenly.
+    groups = workers.axes.attention_dp
+    sequences, tokens = (groups * limit for limit in (workers.max_num_seqs, workers.max_num_batched_tokens))
+    return [
         flag(SGLANG.name("sequences"), sequences),
         (*flag(SGLANG.name("step_tokens"), tokens), *flag("max-prefill-tokens", workers.max_num_batched_tokens)),
         *([] if longest is None else [flag(SGLANG.name("longest"), longest)]),
         flag(SGLANG.name("memory_share"), static_share(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
-        *more,
-        flag("port", port),
     ]
-    counts = uneven_layers(workers, request, launcher="SGLang")
-    environment = [("SGLANG_PP_LAYER_PARTITION", ",".join(str(count) for count in counts))] if counts else []
-    return command_text(environment=environment, parts=parts)
 
 
 def static_share(workers: Workers, request: ServingRequest) -> float:
@@ -110,8 +150,8 @@ def static_share(workers: Workers, request: ServingRequest) -> float:
     return math.floor(min(max(shares), 1.0) * 100) / 100
 
 
-def lost_in_words(axes: Axes, request: ServingRequest) -> tuple[str, ...]:
-    """Return, in words, the parts of the plan's workers that SGLang runs in another way."""
+def lost_in_words(axes: Axes, request: ServingRequest, *, both_phases: bool = True) -> tuple[str, ...]:
+    """Return, in words, the parts of the plan's workers, of both phases or of one, that SGLang runs in another way."""
     workload = request.workload
     lost = []
     dense = sorted({FFN, SHARED_FFN} & request.model.dims.keys())
@@ -120,7 +160,7 @@ def lost_in_words(axes: Axes, request: ServingRequest) -> tuple[str, ...]:
             f"{', '.join(dense)} over tp {axes.tp}: SGLang splits what is dense beside the experts over all {_ranks(axes)} "
             "ranks, which takes less memory and more messages than planned"
         )
-    if workload.speculation is not None and not _mixes(workload):
+    if both_phases and workload.speculation is not None and not _mixes(workload):
         lost.append(
             f"steps of prompts and answers with a draft of method {workload.speculation.draft.method.value}: SGLang runs "
             "either in a step of its own, prompts first"
@@ -135,7 +175,7 @@ def server_assumptions(model: str, axes: Axes, request: ServingRequest) -> tuple
     if _nodes(axes, request) > 1:
         said.append(
             "run it on every node of the replica; NODE_RANK counts them from 0, MASTER_ADDR is the address of node 0 with a "
-            "port, as in 10.0.0.1:20000"
+            f"port, as in 10.0.0.1:{MEETING_PORT}"
         )
     if workload.weight_format not in (WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP8):
         said.append(

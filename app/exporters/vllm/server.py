@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from meshwright.app.exporters.command import ShellVariable, Words, command_text, flag
-from meshwright.app.exporters.export import Export
+from meshwright.app.exporters.export import Engine, Export, ServerGroup
 from meshwright.app.exporters.served import (
     checkpoint,
     checkpoint_assumption,
@@ -46,6 +46,29 @@ def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Ex
         version=VERSION,
         command=serve_command(plan.model, workers, request, together=together, port=PORT),
         assumptions=server_assumptions(plan.model, workers, request, together=together),
+        servers=_servers(plan.model, workers, request, together=together),
+    )
+
+
+def _servers(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> ServerGroup:
+    """The servers of the command: one of all replicas ``together``, else one a replica."""
+    axes, per_node = workers.axes, request.cluster.groups[0].node.host_devices
+    devices = _devices_of_one(axes) * (workers.count if together else 1)
+    here = per_node // (axes.tp * axes.kvp)
+    spreads = 0 < here < axes.attention_dp
+    return ServerGroup(
+        count=1 if together else workers.count,
+        nodes=math.ceil(axes.attention_dp / here) if spreads else math.ceil(devices / per_node),
+        devices=devices,
+        port=PORT,
+        others="--headless",
+        ranks_a_node=here if spreads else 1,
+        engine=Engine(
+            checkpoint(model),
+            tuple(str(word) for part in (*_layout_words(axes, request), *_load_words(workers, request)) for word in part),
+            _environment(workers, request),
+            copies=workers.count if together else 1,
+        ),
     )
 
 
@@ -60,25 +83,42 @@ def serve_command(
     environment: Environment = (),
 ) -> str:
     """One ``vllm serve`` command, of a worker or of all ``together``."""
-    workload, axes = request.workload, workers.axes
+    axes = workers.axes
     parts = [
         ("vllm", "serve", checkpoint(model)),
+        *_layout_words(axes, request, among=_rank_words(axes, request)),
+        *([flag(VLLM.name("dp"), workers.count)] if together and workers.count > 1 else []),
+        *_node_words(axes, request),
+        *_load_words(workers, request),
+        flag("port", port),
+        *more,
+    ]
+    return command_text(environment=(*environment, *_environment(workers, request)), parts=parts)
+
+
+def _layout_words(axes: Axes, request: ServingRequest, *, among: Sequence[Words] = ()) -> list[Words]:
+    """Degrees; attention groups are data-parallel ranks that share experts, ``among`` nodes if need be."""
+    return [
         flag(VLLM.name("tp"), axes.tp * axes.kvp),
         *([flag(VLLM.name("kvp"), axes.kvp)] if axes.kvp > 1 else []),
         flag(VLLM.name("pp"), axes.pp),
-        *_expert_words(axes, request),
-        *([flag(VLLM.name("dp"), workers.count)] if together and workers.count > 1 else []),
-        *_node_words(axes, request),
+        *([flag(VLLM.name("dp"), axes.attention_dp)] if axes.attention_dp > 1 else []),
+        *among,
+        *_expert_words(axes, request.workload),
+    ]
+
+
+def _load_words(workers: Workers, request: ServingRequest) -> list[Words]:
+    """Limits of a step, memory, formats and drafts."""
+    workload = request.workload
+    return [
         (*flag(VLLM.name("sequences"), workers.max_num_seqs), *flag(VLLM.name("step_tokens"), workers.max_num_batched_tokens)),
         *_length_words(workload),
         flag(VLLM.name("memory_share"), memory_utilisation(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
         flag(VLLM.name("scheduling")),
-        flag("port", port),
-        *more,
     ]
-    return command_text(environment=(*environment, *_environment(workers, request)), parts=parts)
 
 
 def replicas_share_a_server(workers: Workers, request: ServingRequest) -> bool:
@@ -94,18 +134,19 @@ def _devices_of_one(axes: Axes) -> int:
     return axes.tp * axes.kvp * axes.attention_dp * axes.pp
 
 
-def _expert_words(axes: Axes, request: ServingRequest) -> list[Words]:
-    """Attention groups are data-parallel ranks that share experts, over several nodes if need be."""
-    workload = request.workload
-    words: list[Words] = []
-    if axes.attention_dp > 1:
-        words.append(flag(VLLM.name("dp"), axes.attention_dp))
+def _rank_words(axes: Axes, request: ServingRequest) -> list[Words]:
+    """Attention groups over several nodes: those of this one, and where the first of all is."""
     here = request.cluster.groups[0].node.host_devices // (axes.tp * axes.kvp)
-    if 0 < here < axes.attention_dp:
-        words.append((*flag("data-parallel-size-local", here), *flag("data-parallel-start-rank", ShellVariable("FIRST_RANK"))))
-        words.append(flag("data-parallel-address", ShellVariable("MASTER_ADDR")))
-    if axes.ep > 1:
-        words.append(flag(VLLM.name("ep")))
+    if not 0 < here < axes.attention_dp:
+        return []
+    return [
+        (*flag("data-parallel-size-local", here), *flag("data-parallel-start-rank", ShellVariable("FIRST_RANK"))),
+        flag("data-parallel-address", ShellVariable("MASTER_ADDR")),
+    ]
+
+
+def _expert_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
+    words: list[Words] = [flag(VLLM.name("ep"))] if axes.ep > 1 else []
     if workload.experts.redundant_experts:
         config = json.dumps({"num_redundant_experts": workload.experts.redundant_experts})
         words.append((*flag("enable-eplb"), *flag(VLLM.name("redundant_experts"), config)))

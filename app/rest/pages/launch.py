@@ -16,7 +16,7 @@ from meshwright.app.documents.text import parse_document
 from meshwright.app.errors import NoSuchError
 from meshwright.app.exporters import startable_by
 from meshwright.app.exporters.launch import SCRIPT_NAME
-from meshwright.app.exporters.schedulers import Scheduler
+from meshwright.app.exporters.schedulers import Scheduler, schedulers_of
 from meshwright.app.plans.documents import read_plan_document
 from meshwright.app.plans.reading import PlanReader
 from meshwright.app.quoting import html_lines, html_text, shell_comment
@@ -102,7 +102,7 @@ async def _launched(
 def _form(digest: str, answered: AnsweredRequest, launcher: Launcher, scheduler: Scheduler | str) -> str:
     able = SERVERS if isinstance(answered.request, ServingRequest) else TRAINERS
     launchers = [(each.value, each.value) for each in able]
-    schedulers = [("", "by hand"), *((each.value, each.value) for each in Scheduler)]
+    schedulers = [("", "by hand"), *((each.value, each.value) for each in schedulers_of(answered.request))]
     started = choice("scheduler", "Started", schedulers, str(scheduler))
     return (
         f'<form method="get" action="/plans/{html_text(digest)}/launch"><div class="fields">'

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.answer.layouts import Replicas
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.problem.request import TrainingRequest
 
 WARM_UP_STEPS = 1
@@ -17,9 +18,11 @@ WARM_UP_STEPS = 1
 
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|(?:CUDA|HIP|NPU|XPU) (?:error: )?out of memory|RESOURCE_EXHAUSTED: Out of memory|hipErrorOutOfMemory"
+    r"|No available memory for the cache blocks"
 )
 """The words of PyTorch (``torch.OutOfMemoryError``, ``torch.cuda.OutOfMemoryError``, older
-``RuntimeError: CUDA out of memory``), of drivers and of XLA when a device has no memory left."""
+``RuntimeError: CUDA out of memory``), of drivers and of XLA when a device has no memory left, and of vLLM when weights and the
+largest step leave none to the cache, so that it does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Logged:
     sequences_per_s              sequences that all devices train on in a second, step by step
     peak_memory_bytes            of the fullest device that the log names
     figures                      serving figures by the names of a run's fields
+    served_tokens_per_s          tokens that the engines of a server's log generate in a second together
+    engines                      how many engines these are
     """
 
     step_times_s: Sequence[float] = ()
@@ -38,11 +43,14 @@ class Logged:
     sequences_per_s: Sequence[float] = ()
     peak_memory_bytes: int | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    served_tokens_per_s: float = 0.0
+    engines: int = 0
 
     @property
     def has_times(self) -> bool:
         """True if the log says how fast the run was."""
-        return bool(self.step_times_s or self.tokens_per_s_per_device or self.sequences_per_s or self.figures)
+        told = self.step_times_s or self.tokens_per_s_per_device or self.sequences_per_s or self.figures
+        return bool(told or self.served_tokens_per_s)
 
 
 def highest_bytes(sizes: Iterable[float]) -> int | None:
@@ -64,11 +72,33 @@ def figures_of(logged: Logged, answered: AnsweredRequest) -> dict[str, float | i
     if not isinstance(request, TrainingRequest):
         if logged.step_times_s or logged.tokens_per_s_per_device or logged.sequences_per_s:
             raise InvalidInputError("this is the log of a training run, the plan is of serving", given="steps of training")
+        if logged.served_tokens_per_s:
+            figures["tokens_per_s"] = _served_tokens_per_s(logged, answered.plan)
         return figures
+    if logged.served_tokens_per_s:
+        raise InvalidInputError("this is the log of a server, the plan is of training", given=f"{logged.engines} engines")
     if logged.figures:
         raise InvalidInputError("this is a serving benchmark, the plan is of training", given=", ".join(logged.figures))
     step_time_s = _step_time_s(logged, request, devices=answered.plan.devices)
     return figures if step_time_s is None else {"step_time_s": step_time_s, **figures}
+
+
+def _served_tokens_per_s(logged: Logged, plan: Plan) -> float:
+    """Return what all replicas of a plan generate, from the log of all of them or of one server: requests are split evenly."""
+    if not isinstance(plan.layout, Replicas):
+        raise InvalidInputError(
+            "the log of a server says nothing of workers that differ",
+            given=type(plan.layout).__name__.lower(),
+            allowed="a plan of replicas alike",
+            remedy="give the result of a benchmark, which all workers answered",
+        )
+    replicas, groups = plan.layout.load.replicas, plan.layout.axes.attention_dp
+    if logged.engines == replicas * groups:
+        return logged.served_tokens_per_s
+    if logged.engines == groups:
+        return logged.served_tokens_per_s * replicas
+    allowed = str(groups) if replicas == 1 else f"{groups}, those of one replica, or {replicas * groups}, those of all"
+    raise InvalidInputError("the log's engines are not those of the plan", given=f"{logged.engines} engines", allowed=allowed)
 
 
 def _step_time_s(logged: Logged, request: TrainingRequest, *, devices: int) -> float | None:

@@ -1,15 +1,17 @@
-"""Results of ``vllm bench serve --save-result`` and ``sglang.bench_serving --output-file``: JSON, or JSON lines, the last of
-which counts.
+"""Results of ``vllm bench serve`` and ``sglang.bench_serving``: the JSON of ``--save-result`` and ``--output-file``, or
+JSON lines, the last of which counts, or the table that both print under ``Serving Benchmark Result``, the last one of a
+log.
 
 Both write ``output_throughput`` (tokens generated a second). vLLM writes ``p95_ttft_ms`` and ``p95_tpot_ms`` where
-``--metric-percentiles`` names 95; SGLang has no option for them. With ``--save-detailed`` (vLLM) or ``--output-details``
-(SGLang) both write times of each request, from which the percentiles follow: ``ttfts`` in seconds, ``itls``, the seconds
-between tokens, and ``output_lens``, 0 of a request that failed. SGLang writes a rate without limit as ``Infinity``, which is no
-JSON.
+``--metric-percentiles`` names 95; SGLang has no option for them. With ``--save-detailed`` (vLLM) or
+``--output-details`` (SGLang) both write times of each request, from which the percentiles follow: ``ttfts`` in seconds,
+``itls``, the seconds between tokens, and ``output_lens``, 0 of a request that failed. SGLang writes a rate without
+limit as ``Infinity``, which is no JSON.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +27,14 @@ _FIGURES = {
     "tpot_p95_s": ("p95_tpot_ms", 1e-3),
 }
 """Figures of a run: the benchmark's name, and what its unit is in ours."""
+
+_TITLE = re.compile(r"=+ Serving Benchmark Result =+")
+_PRINTED = {
+    "output_throughput": re.compile(r"\bOutput token throughput \(tok/s\):\s+([0-9]+(?:\.[0-9]+)?)\s*$"),
+    "p95_ttft_ms": re.compile(r"\bP95 TTFT \(ms\):\s+([0-9]+(?:\.[0-9]+)?)\s*$"),
+    "p95_tpot_ms": re.compile(r"\bP95 TPOT \(ms\):\s+([0-9]+(?:\.[0-9]+)?)\s*$"),
+}
+"""The printed lines of the benchmark's names; "Peak output token throughput" is another figure, in small letters."""
 
 _PERCENT = 95
 
@@ -59,7 +69,7 @@ def _percentiles(result: Mapping[str, Any]) -> dict[str, float]:
 def _result(lines: Sequence[str]) -> Mapping[str, Any]:
     text = "\n".join(lines).strip()
     if not text.startswith("{"):
-        return {}
+        return _printed(lines)
     for candidate in (text, text.rsplit("\n", 1)[-1]):
         try:
             document = parse_document(candidate.encode(), what="benchmark result", non_finite=NonFinite.AS_TEXT)
@@ -68,6 +78,16 @@ def _result(lines: Sequence[str]) -> Mapping[str, Any]:
         if isinstance(document, dict) and "output_throughput" in document:
             return document
     return {}
+
+
+def _printed(lines: Sequence[str]) -> Mapping[str, Any]:
+    """The figures of the last printed table, by the benchmark's names."""
+    titles = [place for place, line in enumerate(lines) if _TITLE.search(line)]
+    if not titles:
+        return {}
+    table = lines[titles[-1] + 1 :]
+    matches = {name: [found[1] for line in table if (found := form.search(line))] for name, form in _PRINTED.items()}
+    return {name: float(values[0]) for name, values in matches.items() if values}
 
 
 def _number(value: object) -> float:

@@ -14,3 +14,4 @@ class LogWriter(StrEnum):
     DEEPSPEED = "deepspeed"
     HF_TRAINER = "hf-trainer"
     SERVING_BENCHMARK = "serving-benchmark"
+    VLLM_SERVER = "vllm-server"

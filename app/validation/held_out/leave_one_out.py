@@ -73,7 +73,7 @@ def leave_one_source_out(rows: Sequence[MeasuredRun], unmapped: Sequence[Measure
     laws_found = pool.submit(_laws, rows)
     unfitted = pool.map(score_run, rows, [Constants()] * len(rows), chunksize=CHUNK)
     timed = [scored.measured for scored in unfitted if scored.time_ratio is not None]
-    constants, of_others = pool.submit(_fits, timed).result()
+    constants, of_others = pool.submit(constants_without, timed).result()
     by_rates = [of_others.get(row.run.source, constants) for row in unmapped]
     bare = pool.map(score_run, unmapped, by_rates, chunksize=CHUNK)
     laws = laws_found.result()
@@ -92,8 +92,8 @@ def processes_of_one_thread(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
-def _fits(timed: Sequence[MeasuredRun]) -> tuple[Constants, dict[str, Constants]]:
-    """The constants of all runs, and for each source those that have not seen it."""
+def constants_without(timed: Sequence[MeasuredRun]) -> tuple[Constants, dict[str, Constants]]:
+    """Return the constants of all timed runs, and for each source those that have not seen it."""
     runs = fitted_runs(timed, of_source=RUNS_OF_SOURCE)
     constants, parts = fit_constants(runs)
     sources = np.array([row.run.source for row in runs])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from meshwright.app.quoting import markdown_text
 from meshwright.app.text.figures import percent
+from meshwright.app.validation.constants import LINKS, Constants, silicon_name
 from meshwright.app.validation.held_out.leave_one_out import Banded, LeftOut
 from meshwright.app.validation.rows import Quality
 from meshwright.app.validation.scores import SourceScore
+from meshwright.costmodels.hardware import devices
 from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
 
 NOTHING = "–"
@@ -38,6 +40,20 @@ def error_model_cells(model: StepErrorModel) -> str:
     """The figures of an error model as cells of a row."""
     figures = (model.base, model.small, model.communication, model.experts, model.network, model.chip, model.below, model.above)
     return " | ".join(f"{figure:.3f}" for figure in figures)
+
+
+def constants_table(constants: Constants) -> str:
+    """The constants of the fit to all sources, in Markdown, and beside each rate of a chip the one that its devices ship."""
+    shipped: dict[str, set[str]] = {}
+    for device in devices():
+        for name in ("matrix", "low_precision_matrix", "memory"):
+            rate = getattr(device.sustained, name)
+            shipped.setdefault(f"{name} {silicon_name(device)}", set()).add(f"{rate:.2f}")
+    lines = ["| constant | of | rate | ships |", "|---|---|---:|---:|"]
+    for constant, owner, rate in constants.listed():
+        ships = NOTHING if constant in LINKS else ", ".join(sorted(shipped[f"{constant.value} {owner}"]))
+        lines.append(f"| {constant.value} | {markdown_text(owner)} | {rate:.2f} | {ships} |")
+    return "\n".join(lines)
 
 
 def _headline(found: LeftOut) -> str:

@@ -103,7 +103,10 @@ def _cumulants(feedback, asked, before):  # type: ignore[no-untyped-def]
     """
     rate, rounds = feedback.arrivals_per_s, feedback.rounds
     prompt_s, prompt_square, prompt_cube = feedback.prompt_s
-    width = np.mean(rounds) / CELLS_OF_A_STAY
+    mean = 0.0
+    for k in range(len(rounds)):
+        mean += rounds[k]
+    width = mean / len(rounds) / CELLS_OF_A_STAY
     after = math.ceil(asked / width)
     size = before + after + 1
     # Sums from a cell to the end of the three moments, plain and times the round, for integrals over a stay.
@@ -140,7 +143,8 @@ def _cumulants(feedback, asked, before):  # type: ignore[no-untyped-def]
                 product += share * stays[0] * stays[1]
                 third += share * stays[2]
             else:
-                own[:] = stays
+                for moment in range(3):
+                    own[moment] = stays[moment]
         counts = min(1.0, max(0.0, (asked - at) / width)) if at >= 0.0 else 0.0
         effects[0] = (first + prompt_s * counts) / free
         direct = counts + rate * effects[0]
@@ -150,8 +154,8 @@ def _cumulants(feedback, asked, before):  # type: ignore[no-untyped-def]
         effects[2] = (third + 3.0 * mixed + cubes) / free
         if asks:
             # Who arrives with its own prompt counts; its time does not, since the first token ends it.
-            total += own
             for moment in range(3):
+                total[moment] += own[moment]
                 total[moment] += prompt_s * rate * effects[moment]
         for moment in range(3):
             weight = rate * effects[moment] + (counts if moment == 0 else 0.0)

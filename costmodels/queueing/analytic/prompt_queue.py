@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.compiling import kept_compiled
+from meshwright.costmodels.compiling import compiled_inside, kept_compiled
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -49,7 +49,9 @@ class PromptSteps(NamedTuple):
 
 
 @kept_compiled
-def first_token_times(steps, arrivals_per_s, least_s, cells, times):  # type: ignore[no-untyped-def]
+def first_token_times(
+    steps: PromptSteps, arrivals_per_s: float, least_s: float, cells: int, times: FloatArray
+) -> tuple[float, float]:
     """Adds to the histogram ``times`` the shares of arrivals by their time to first token, bins from ``least_s`` on.
 
     Returns the mean time between the starts of two steps; nothing is added where ``times`` is empty.
@@ -57,8 +59,8 @@ def first_token_times(steps, arrivals_per_s, least_s, cells, times):  # type: ig
     last = len(steps.step_s) - 1
     chance = np.zeros((last + 2, cells))
     for taken in range(last + 1):
-        chance[taken] = _arrivals(steps.prompt, arrivals_per_s * steps.step_s[taken], cells)
-    chance[last + 1] = _arrivals(steps.prompt, arrivals_per_s * steps.drained_s, cells)
+        _find_arrivals(steps.prompt, arrivals_per_s * steps.step_s[taken], chance[taken])
+    _find_arrivals(steps.prompt, arrivals_per_s * steps.drained_s, chance[last + 1])
     share = _stationary(steps, chance, cells)
     spent_s, started = steps.drained_s * share[cells], share[cells]
     for waiting in range(cells):
@@ -72,22 +74,28 @@ def first_token_times(steps, arrivals_per_s, least_s, cells, times):  # type: ig
     return spent_s / max(started, 1e-300), (share[0] * (1.0 - steps.idle)) / max(started, 1e-300)
 
 
-@kept_compiled
-def _arrivals(prompt, expected, cells):  # type: ignore[no-untyped-def]
-    """[c] chance that c cells arrive where ``expected`` prompts do on average (Panjer 1981)."""
+@compiled_inside
+def _arrivals(prompt: FloatArray, expected: float, cells: int) -> FloatArray:
+    """[c] chance that c cells arrive where ``expected`` prompts do on average."""
     found = np.zeros(cells)
+    _find_arrivals(prompt, expected, found)
+    return found
+
+
+@compiled_inside
+def _find_arrivals(prompt: FloatArray, expected: float, found: FloatArray) -> None:
+    """Set each ``found[c]`` to that chance (Panjer 1981)."""
     found[0] = math.exp(-expected * (1.0 - prompt[0]))
     longest = len(prompt)
-    for c in range(1, cells):
+    for c in range(1, len(found)):
         total = 0.0
         for size in range(1, min(c + 1, longest)):
             total += size * prompt[size] * found[c - size]
         found[c] = expected / c * total
-    return found
 
 
-@kept_compiled
-def _stationary(steps, chance, cells):  # type: ignore[no-untyped-def]
+@compiled_inside
+def _stationary(steps: PromptSteps, chance: FloatArray, cells: int) -> FloatArray:
     """[c] share of steps that start with c cells waiting, and of pipelines just drained: elimination without differences
     (Grassmann, Taksar and Heyman 1985)."""
     last = len(steps.step_s) - 1
@@ -129,11 +137,15 @@ def _stationary(steps, chance, cells):  # type: ignore[no-untyped-def]
         for i in range(k):
             share[k] += share[i] * moves[i, k]
         total += share[k]
-    return share / total
+    for k in range(size):
+        share[k] /= total
+    return share
 
 
-@kept_compiled
-def _add_times(steps, share, arrivals_per_s, least_s, total_s, times):  # type: ignore[no-untyped-def]
+@compiled_inside
+def _add_times(
+    steps: PromptSteps, share: FloatArray, arrivals_per_s: float, least_s: float, total_s: float, times: FloatArray
+) -> None:
     """Arrivals see each step as often as it lasts; they wait for its end, for steps filled by those ahead, and for their own,
     which takes along who came after them."""
     last, cells = len(steps.step_s) - 1, len(share) - 1
@@ -143,8 +155,11 @@ def _add_times(steps, share, arrivals_per_s, least_s, total_s, times):  # type: 
     for waiting in range(last, cells):
         for more in range(2):
             behind[max(0, waiting - whole - more)] += share[waiting] * (part if more == 1 else 1.0 - part)
-    nobody = np.zeros(cells)
-    nobody[0] = 1.0
+    of_behind = 0.0
+    for waiting in range(cells):
+        of_behind += behind[waiting]
+    ahead = np.zeros(cells)
+    ahead[0] = 1.0
     if steps.idle > 0.0:
         weight = share[0] * steps.idle / arrivals_per_s / total_s
         _add_own(steps, steps.prompt, 0.0, arrivals_per_s, least_s, weight, times)
@@ -152,11 +167,14 @@ def _add_times(steps, share, arrivals_per_s, least_s, total_s, times):  # type: 
         drained = waiting == last + 1
         step_s = steps.drained_s if drained else steps.step_s[waiting]
         seen = share[cells] if drained else share[waiting]
-        ahead = nobody
         if waiting == last:
-            seen = behind.sum()
+            seen = of_behind
             if seen > 0.0:
-                ahead = behind / seen
+                for c in range(cells):
+                    ahead[c] = behind[c] / seen
+        elif waiting == last + 1:
+            for c in range(cells):
+                ahead[c] = 1.0 if c == 0 else 0.0
         elif waiting == 0:
             seen *= 1.0 - steps.idle
         weight = seen * step_s / total_s / _ARRIVALS_WITHIN_A_STEP
@@ -169,8 +187,8 @@ def _add_times(steps, share, arrivals_per_s, least_s, total_s, times):  # type: 
             _add_own(steps, own, (1.0 - since) * step_s, arrivals_per_s, least_s, weight, times)
 
 
-@kept_compiled
-def _sum_of(one, other, cells):  # type: ignore[no-untyped-def]
+@compiled_inside
+def _sum_of(one: FloatArray, other: FloatArray, cells: int) -> FloatArray:
     """Distribution of the sum of two counts of cells; what is beyond the last lies on it."""
     found = np.zeros(cells)
     for i in range(len(one)):
@@ -180,8 +198,16 @@ def _sum_of(one, other, cells):  # type: ignore[no-untyped-def]
     return found
 
 
-@kept_compiled
-def _add_own(steps, own, rest_s, arrivals_per_s, least_s, weight, times):  # type: ignore[no-untyped-def]
+@compiled_inside
+def _add_own(
+    steps: PromptSteps,
+    own: FloatArray,
+    rest_s: float,
+    arrivals_per_s: float,
+    least_s: float,
+    weight: float,
+    times: FloatArray,
+) -> None:
     """Of who finds ``own`` cells up to the end of its prompt, and waits ``rest_s`` for the next step."""
     last = len(steps.step_s) - 1
     known, later = -1, np.zeros(last + 2)

@@ -6,9 +6,6 @@ Structured arrays, one record a request and one a slot: compiled code passes few
 from __future__ import annotations
 
 from collections.abc import Callable
-from hashlib import sha256
-from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -28,20 +25,10 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 def compiled(function: _Function) -> _Function:
     """Compile a function that only works on arrays it is given into each function that calls it, without counting references.
 
-    A call passes every array as some ten numbers, and there are several calls an event: two thirds of a simulation's time.
+    A call passes every array as some ten numbers, and there are several calls an event: two thirds of a simulation's time. No
+    entry for Python or C is made: that would compile each function twice more.
     """
-    return njit(_nrt=False, forceinline=True)(function)  # type: ignore[call-overload, no-any-return]
-
-
-def compiled_whole(function: _Function) -> _Function:
-    """Compile a function that holds a whole simulation: the same, but a call of its own, in which no references are counted."""
-    return njit(_nrt=False)(function)  # type: ignore[call-overload, no-any-return]
-
-
-def source_digest(*modules: ModuleType | str) -> str:
-    """Digest of the files, of modules or by their paths, whose code ends up in a compiled simulation."""
-    files = (module if isinstance(module, str) else str(module.__file__) for module in modules)
-    return sha256(b"".join(Path(file).read_bytes() for file in sorted(files))).hexdigest()
+    return njit(_nrt=False, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)  # type: ignore[call-overload, no-any-return]
 
 
 REQUEST = np.dtype(

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.costmodels.compiling import kept_compiled
-from meshwright.costmodels.queueing.simulation import (
-    batch_steps,
-    coasting,
-    engine_state,
-    missed_targets,
-    pipeline_coasting,
-    step_forming,
-)
+from meshwright.costmodels.compiling import kept_compiled_whole
 from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, step_cell, work_s
 from meshwright.costmodels.queueing.simulation.coasting import coast
 from meshwright.costmodels.queueing.simulation.engine_state import (
@@ -23,9 +15,7 @@ from meshwright.costmodels.queueing.simulation.engine_state import (
     Stages,
     busiest,
     compiled,
-    compiled_whole,
     pass_stages,
-    source_digest,
     worked_on_average,
 )
 from meshwright.costmodels.queueing.simulation.missed_targets import Promise, count_late_starts, is_missed, is_sure_to_miss
@@ -33,7 +23,6 @@ from meshwright.costmodels.queueing.simulation.pipeline_coasting import coast_ro
 from meshwright.costmodels.queueing.simulation.step_forming import (
     ARRIVED,
     COMPLETED,
-    COUNTERS,
     EVICTED,
     EVICTIONS,
     KNOWN,
@@ -47,31 +36,9 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
 EVENTS_BETWEEN_LOOKS = 16
 """Least number of events between two looks at what running requests are sure to miss."""
 
-PARTS = (batch_steps, coasting, engine_state, pipeline_coasting, missed_targets, step_forming)
-"""Modules whose code ends up in the compiled simulation."""
 
-
-def _compiled(sources: str):  # type: ignore[no-untyped-def]
-    """The simulation, kept on disk once compiled.
-
-    Numba recompiles what is on disk only when the file of the function itself changes, but keeps variables of a closure in
-    the key: with ``sources`` among them a change of any file counts.
-    """
-
-    @kept_compiled
-    def run(tables, limits, promise, delay_s, requests, slots, lists, stages, known):  # type: ignore[no-untyped-def]
-        if len(sources) == 0:
-            raise ValueError("the digest is part of the key")
-        counters = np.zeros(COUNTERS, dtype=np.int64)
-        counters[KNOWN] = known
-        evicted = np.zeros(len(requests), dtype=np.int64)
-        return _run(tables, limits, promise, delay_s, requests, slots, lists, stages, counters, evicted)
-
-    return run
-
-
-@compiled_whole
-def _run(  # type: ignore[no-untyped-def]
+@kept_compiled_whole
+def run(  # type: ignore[no-untyped-def]
     tables: Tables,
     limits: Limits,
     promise: Promise,
@@ -89,7 +56,9 @@ def _run(  # type: ignore[no-untyped-def]
     duration, busy time of the busiest stage and of a mean one, waiting requests over time, peak of running requests, steps,
     evictions).
     """
-    now, waiting_s, steps, turn, missed, unseen = 0.0, 0.0, 0, 0, False, 0
+    # No literal, of whose type what is given a turn would be compiled a second time.
+    turn: int = np.int64(0)  # type: ignore[assignment]
+    now, waiting_s, steps, missed, unseen = 0.0, 0.0, 0, False, 0
     while True:
         for slot in range(len(slots)):
             if slots[slot].in_flight == 1 and slots[slot].ready_s <= now:
@@ -223,6 +192,3 @@ def through_pipeline(
     for kind in range(len(stages.step_s)):
         stages.step_s[kind] = work_s(tables, slots, kind, slot, decoding, prompt_tokens, stages.attention_s[kind], cell)
     return pass_stages(stages, tables.kinds, now)
-
-
-run = _compiled(source_digest(*PARTS, __file__))

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.costmodels.compiling import kept_compiled
-from meshwright.costmodels.queueing.simulation import (
-    batch_steps,
-    coasting,
-    engine_state,
-    group_coasting,
-    missed_targets,
-    step_forming,
-)
+from meshwright.costmodels.compiling import kept_compiled_whole
 from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, step_cell, work_s
 from meshwright.costmodels.queueing.simulation.engine_state import (
     NOBODY,
@@ -21,8 +13,6 @@ from meshwright.costmodels.queueing.simulation.engine_state import (
     Lists,
     RecordArray,
     compiled,
-    compiled_whole,
-    source_digest,
 )
 from meshwright.costmodels.queueing.simulation.event_loop import EVENTS_BETWEEN_LOOKS
 from meshwright.costmodels.queueing.simulation.group_coasting import (
@@ -48,32 +38,18 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     admissible,
 )
 
-_PARTS = (batch_steps, coasting, engine_state, group_coasting, missed_targets, step_forming)
+
+def new_group_counters(groups: int, requests: int, *, known: int) -> IntArray:
+    """Counters before anything has come: a row for each group, whose line of new requests ends at the number of requests, and
+    one for the replica."""
+    counters = np.zeros((groups + 1, GROUP_COUNTERS), dtype=np.int64)
+    counters[:, KNOWN] = counters[:groups, NEXT_NEW] = requests
+    counters[groups, KNOWN] = known
+    return counters
 
 
-def _compiled(sources: str):  # type: ignore[no-untyped-def]
-    """The simulation, kept on disk once compiled; ``sources`` as for one group."""
-
-    @kept_compiled
-    def run_groups(tables, joint, limits, promise, delay_s, requests, slots, lists, known):  # type: ignore[no-untyped-def]
-        if len(sources) == 0:
-            raise ValueError("the digest is part of the key")
-        groups = len(slots)
-        # A row for each group, whose line of new requests ends at the number of requests, and one for the replica.
-        counters = np.zeros((groups + 1, GROUP_COUNTERS), dtype=np.int64)
-        counters[:, KNOWN] = len(requests)
-        counters[:groups, NEXT_NEW] = len(requests)
-        counters[groups, KNOWN] = known
-        # Nobody new starts in a group before all that it has evicted, so those are no more than may run.
-        evicted = np.zeros((groups, limits.sequences), dtype=np.int64)
-        room = np.zeros((groups, 2)), np.zeros(1)
-        return _run(tables, joint, limits, promise, delay_s, requests, slots, lists, counters, evicted, room)
-
-    return run_groups
-
-
-@compiled_whole
-def _run(  # type: ignore[no-untyped-def]
+@kept_compiled_whole
+def run_groups(  # type: ignore[no-untyped-def]
     tables: Tables,
     joint: Joint,
     limits: Limits,
@@ -89,7 +65,9 @@ def _run(  # type: ignore[no-untyped-def]
     """Run until every counted request is answered, or a target is sure to be missed; arrivals and what is returned are those
     of one group's simulation, ``waiting`` and evictions of all groups, the peak that of one."""
     whole = counters[len(slots)]
-    now, busy_s, waiting_s, steps, turn, missed, unseen = 0.0, 0.0, 0.0, 0, 0, False, 0
+    # No literal, of whose type what is given a turn would be compiled a second time.
+    turn: int = np.int64(0)  # type: ignore[assignment]
+    now, busy_s, waiting_s, steps, missed, unseen = 0.0, 0.0, 0.0, 0, False, 0
     while True:
         count_late_starts(requests, whole, promise, now)
         unseen += 1
@@ -249,6 +227,3 @@ def _finish(
             if whole[KNOWN] < len(requests):
                 requests[whole[KNOWN]].arrival_s = now + delay_s
                 whole[KNOWN] += 1
-
-
-run_groups = _compiled(source_digest(*_PARTS, __file__))

@@ -23,7 +23,7 @@ from meshwright.costmodels.queueing.results import RequestTimes, SimulationResul
 from meshwright.costmodels.queueing.simulation.engine_state import RecordArray, new_lists, new_requests, new_slots, new_stages
 from meshwright.costmodels.queueing.simulation.event_loop import run
 from meshwright.costmodels.queueing.simulation.group_coasting import Joint
-from meshwright.costmodels.queueing.simulation.group_loop import run_groups
+from meshwright.costmodels.queueing.simulation.group_loop import new_group_counters, run_groups
 from meshwright.costmodels.queueing.simulation.missed_targets import Promise
 from meshwright.costmodels.queueing.simulation.scheduling import Scheduling
 from meshwright.costmodels.queueing.simulation.step_forming import (
@@ -31,6 +31,8 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     ADMIT_UNTIL_FULL,
     CHUNKED,
     CHUNKS_ONLY,
+    COUNTERS,
+    KNOWN,
     PREFILL_ONLY,
     WHOLE,
     Limits,
@@ -188,9 +190,15 @@ def _simulate(
     if isinstance(times, GroupTimes):
         # The host launches the kernels of both parts: its least time is that of whole steps.
         tables = tables_of(own)._replace(least_prompt_s=np.zeros(1))
-        outcome = run_groups(tables, _joint(times), *given, known)
+        of_groups = new_group_counters(times.groups, len(requests), known=known)
+        # Nobody new starts in a group before all that it has evicted, so those are no more than may run.
+        evicted_of = np.zeros((times.groups, per_slot), dtype=np.int64)
+        outcome = run_groups(tables, _joint(times), *given, of_groups, evicted_of, (np.zeros((times.groups, 2)), np.zeros(1)))
         return result_of(requests, outcome, first, end, groups=times.groups)
-    outcome = run(tables_of(own), *given, new_stages(own.stages, len(own.kinds[0])), known)
+    counters = np.zeros(COUNTERS, dtype=np.int64)
+    counters[KNOWN] = known
+    evicted = np.zeros(len(requests), dtype=np.int64)
+    outcome = run(tables_of(own), *given, new_stages(own.stages, len(own.kinds[0])), counters, evicted)
     return result_of(requests, outcome, first, end)
 
 

@@ -36,14 +36,20 @@ from meshwright.costmodels.queueing.simulation.replica import (
     result_of,
     tables_of,
 )
+from meshwright.costmodels.queueing.simulation.step_forming import KNOWN, PEAK
 from meshwright.costmodels.queueing.simulation.switched_loop import run
 from meshwright.costmodels.queueing.simulation.switched_state import (
     DECODE_S,
     DECODING_S,
+    PHASES,
     PREFILL_S,
+    STEPS,
+    SWITCHED_COUNTERS,
     SWITCHING_S,
+    TOTALS,
     Half,
     PhaseLimits,
+    Staged,
     Switching,
 )
 from meshwright.costmodels.queueing.step_times import StepTimes
@@ -105,14 +111,20 @@ def simulate_switched(
     admitted_s = np.full(len(stream), np.inf)
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
-    missed, duration_s, busy_s, worked_s, peak, steps, phases, totals = run(
+    counters, totals = np.zeros(SWITCHED_COUNTERS, dtype=np.int64), np.zeros(TOTALS)
+    counters[KNOWN] = len(requests)
+    missed, duration_s, busy_s, worked_s = run(
         _half(prefill, max_output=1),
         _half(decode, max_output=int(stream.output_tokens.max())),
         Switching(change.out_token_s, change.in_token_s, change.to_decode_s, change.to_prefill_s, change.buffer_tokens),
         Promise(first, end, targets.ttft_s, targets.tpot_s, may_miss(end - first), may_miss(counted_tpot)),
         requests,
         admitted_s,
+        Staged(np.zeros(len(requests), dtype=np.int64), np.zeros(len(requests))),
+        counters,
+        totals,
     )
+    peak, steps, phases = (int(counters[counter]) for counter in (PEAK, STEPS, PHASES))
     waited_s = np.minimum(admitted_s, duration_s) - np.minimum(stream.arrival_s, duration_s)
     outcome = (missed, duration_s, busy_s, worked_s, float(waited_s.sum()), peak, steps, 0)
     decode_s = float(totals[DECODE_S])

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from meshwright.costmodels.compiling import kept_compiled
-from meshwright.costmodels.queueing.simulation import event_loop, switched_answers, switched_prompts, switched_state
+from meshwright.costmodels.compiling import kept_compiled_whole
 from meshwright.costmodels.queueing.simulation.engine_state import (
     FloatArray,
     IntArray,
     RecordArray,
     busiest,
-    compiled_whole,
-    source_digest,
     worked_on_average,
 )
 from meshwright.costmodels.queueing.simulation.missed_targets import Promise, is_missed
-from meshwright.costmodels.queueing.simulation.step_forming import KNOWN, PEAK
 from meshwright.costmodels.queueing.simulation.switched_answers import answer
 from meshwright.costmodels.queueing.simulation.switched_prompts import compute_prompts
 from meshwright.costmodels.queueing.simulation.switched_state import (
@@ -26,10 +20,7 @@ from meshwright.costmodels.queueing.simulation.switched_state import (
     PREFILL_S,
     SENT,
     STAGED,
-    STEPS,
-    SWITCHED_COUNTERS,
     SWITCHING_S,
-    TOTALS,
     Half,
     Staged,
     Switching,
@@ -37,28 +28,8 @@ from meshwright.costmodels.queueing.simulation.switched_state import (
 )
 
 
-def _compiled(sources: str):  # type: ignore[no-untyped-def]
-    """The simulation, kept on disk once compiled; see ``event_loop``."""
-
-    @kept_compiled
-    def run(prefill, decode, switching, promise, requests, admitted_s):  # type: ignore[no-untyped-def]
-        if len(sources) == 0:
-            raise ValueError("the digest is part of the key")
-        counters = np.zeros(SWITCHED_COUNTERS, dtype=np.int64)
-        counters[KNOWN] = len(requests)
-        staged = Staged(np.zeros(len(requests), dtype=np.int64), np.zeros(len(requests)))
-        totals = np.zeros(TOTALS)
-        missed, now = _run(prefill, decode, switching, promise, requests, admitted_s, staged, counters, totals)
-        busy_s = busiest(prefill.stages) + busiest(decode.stages)
-        worked_s = worked_on_average(prefill.stages, prefill.tables.kinds)
-        worked_s += worked_on_average(decode.stages, decode.tables.kinds)
-        return missed, now, busy_s, worked_s, counters[PEAK], counters[STEPS], counters[PHASES], totals
-
-    return run
-
-
-@compiled_whole
-def _run(  # type: ignore[no-untyped-def]
+@kept_compiled_whole
+def run(  # type: ignore[no-untyped-def]
     prefill: Half,
     decode: Half,
     switching: Switching,
@@ -69,7 +40,8 @@ def _run(  # type: ignore[no-untyped-def]
     counters: IntArray,
     totals: FloatArray,
 ):
-    """Phases in turn until every counted request is answered, or a target is sure to be missed; returns (missed, duration)."""
+    """Phases in turn until every counted request is answered, or a target is sure to be missed; returns (missed, duration,
+    busy time of the busiest stages and of mean ones)."""
     now = 0.0
     while True:
         began = now
@@ -88,10 +60,7 @@ def _run(  # type: ignore[no-untyped-def]
         now += switching.to_prefill_s
         totals[SWITCHING_S] += switching.to_prefill_s
         counters[STAGED] = counters[SENT] = counters[BUFFERED] = 0
-    return is_missed(counters, promise), now
-
-
-PARTS = (*event_loop.PARTS, event_loop, switched_state, switched_prompts, switched_answers)
-"""Modules whose code ends up in the compiled simulation."""
-
-run = _compiled(source_digest(*PARTS, __file__))
+    busy_s = busiest(prefill.stages) + busiest(decode.stages)
+    worked_s = worked_on_average(prefill.stages, prefill.tables.kinds)
+    worked_s += worked_on_average(decode.stages, decode.tables.kinds)
+    return is_missed(counters, promise), now, busy_s, worked_s

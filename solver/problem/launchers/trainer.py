@@ -74,6 +74,8 @@ class Trainer:
     selective                whether it recomputes attention and norms alone; all recompute whole layers
     offloads_within_groups   whether state may lie on the host where it is sharded within groups of ranks
     short_1f1b               whether 1F1B may have fewer micro-batches than stages
+    adapters                 whether it trains low-rank adapters beside frozen weights (PEFT's), packed in four bits or not
+    masks_documents          whether it packs documents under masks that keep attention within each
     is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
                              free space asks those
     """
@@ -107,4 +109,6 @@ class Trainer:
     selective: bool = True
     offloads_within_groups: bool = True
     short_1f1b: bool = True
+    adapters: bool = False
+    masks_documents: bool = False
     is_within_others: bool = False

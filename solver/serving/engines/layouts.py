@@ -93,6 +93,12 @@ class Layout:
         return " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1 or name == "tp")
 
     @property
+    def splits(self) -> int:
+        """Ways in which a replica splits the model."""
+        grid = self.grid
+        return sum(degree > 1 for degree in (grid.tp, grid.kvp, grid.cp, grid.attention_dp, grid.ep, self.pp))
+
+    @property
     def key(self) -> tuple[str | int, ...]:
         """The key that tells the layouts of a request apart; also their canonical order."""
         grid = self.grid
@@ -112,10 +118,12 @@ class Tokens(StrEnum):
 
 
 def prefill_layouts(request: ServingRequest) -> Iterator[Layout]:
-    """Layouts of prefill workers: those of all workers, then those whose ranks share the tokens of prompts."""
+    """Layouts of prefill workers: those of all workers, then, where nothing is drafted, those whose ranks share the tokens of
+    prompts."""
     if not request.search.cp or 1 in request.search.cp:
         yield from layouts(request)
-    yield from layouts(request, Tokens.SHARED)
+    if request.workload.speculation is None:
+        yield from layouts(request, Tokens.SHARED)
 
 
 def worker_layouts(request: ServingRequest) -> Iterator[Layout]:

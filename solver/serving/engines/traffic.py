@@ -9,15 +9,9 @@ import numpy as np
 
 from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, request_stream
 from meshwright.costmodels.serving.speculation import drawn_rounds
-from meshwright.solver.problem.request import Length, ServingWorkload
-from meshwright.solver.problem.serving_load import (
-    ClosedArrivals,
-    EmpiricalLength,
-    FixedLength,
-    GammaArrivals,
-    LognormalLength,
-    TraceArrivals,
-)
+from meshwright.solver.problem.request import ServingWorkload
+from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, TraceArrivals
+from meshwright.solver.problem.token_counts import token_count
 
 _UNIT_RATE = 1.0
 
@@ -85,6 +79,12 @@ class Traffic:
         """True if clients wait for answers, so that a load can't outrun an engine."""
         return isinstance(self.workload.arrivals, ClosedArrivals)
 
+    @property
+    def one_run(self) -> int | None:
+        """Requests of each client of a run that counts from its opening burst to its end; None of any other load."""
+        arrivals = self.workload.arrivals
+        return arrivals.requests_per_client if isinstance(arrivals, ClosedArrivals) else None
+
     def key(self, share: Share) -> tuple[float, int]:
         """Return the key that tells the streams of one replica apart: for Poisson arrivals and clients the load of each is
         enough."""
@@ -119,7 +119,7 @@ class Traffic:
             return tuple(whole[k :: share.replicas] for k in range(min(share.replicas, len(whole))))
         if self.is_closed:
             # Clients start together: each must come back often enough to fall out of step.
-            enough = _REQUESTS_PER_CLIENT * self.clients(share)
+            enough = (self.one_run or _REQUESTS_PER_CLIENT) * self.clients(share)
             return (self._unit_stream(1, available)[: max(enough, requests or self.requests)],)
         split = share.replicas if isinstance(arrivals, GammaArrivals) else 1
         return (self._unit_stream(split, available)[:requests].faster(share.each),)
@@ -140,7 +140,8 @@ class Traffic:
             else:
                 cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
                 load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
-                enough = max(requests, int(_REQUESTS_PER_CLIENT * self.load)) if self.is_closed else requests
+                of_a_client = self.one_run or _REQUESTS_PER_CLIENT
+                enough = max(requests, int(of_a_client * self.load)) if self.is_closed else requests
                 self._unit[key] = request_stream(load, requests=enough, seed=self.seed, split=split)
             self._unit[key] = self._with_rounds(self._with_hits(self._unit[key]))
         return self._unit[key]
@@ -168,24 +169,3 @@ class Traffic:
             return stream
         rounds = drawn_rounds(stream.output_tokens - 1, speculation, seed=self.seed + _ROUNDS_SEED)
         return replace(stream, rounds=rounds)
-
-
-def token_count(length: Length) -> TokenCount:
-    """The distribution of a request's token count, as the queueing model takes it."""
-    match length:
-        case FixedLength():
-            return TokenCount(float(length.fixed))
-        case EmpiricalLength():
-            return TokenCount.empirical(length.empirical)
-        case LognormalLength():
-            return TokenCount(length.mean, lognormal_sigma(length))
-
-
-def lognormal_sigma(length: LognormalLength) -> float:
-    """Log-scale deviation of a lognormal with this mean and 95th percentile.
-
-    ln p95 = ln mean - sigma^2 / 2 + z sigma has two solutions; the smaller one is meant.
-    """
-    z = 1.6448536269514722
-    spread = z * z - 2.0 * math.log(length.p95 / length.mean)
-    return z - math.sqrt(max(0.0, spread))

@@ -18,6 +18,7 @@ from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.promise.kept import KeptPlan
 from meshwright.solver.serving.promise.question import Question
 from meshwright.solver.serving.workers.simulation import ServingSimulation
 
@@ -108,6 +109,10 @@ class FormSearch(ABC):
 
     def beaten(self, why: str) -> tuple[RunnerUp, ...]:
         """Return the plans of this form that another form's plan beats, nearest first."""
+        return ()
+
+    def kept(self) -> tuple[KeptPlan, ...]:
+        """Return the plans of this form that were met and keep the promise at the load asked for, the best one first."""
         return ()
 
     def why_infeasible(self) -> Reason | None:

@@ -119,7 +119,7 @@ class Evaluator:
     def _simulate(self, candidate: Candidate, share: Share, within: float) -> Measured:
         """Simulate with so large a share of the targets allowed; infinite: to the end whatever is missed."""
         result = self._run(candidate, share, NO_TARGETS if within == math.inf else self.targets, SCREENING_REQUESTS)
-        if not result.missed:
+        if not result.missed and (self.traffic.one_run is None or within != 1.0):
             allowed = NO_TARGETS if within == math.inf else self.promised.tightened(within)
             result = self._run(candidate, share, allowed, REQUESTS)
         ttft, tpot = result.ttft(P95), result.tpot(P95)
@@ -148,7 +148,8 @@ class Evaluator:
     def _answered_per_s(self, result: SimulationResult, share: Share) -> float:
         """Requests that a mean replica answers a second in a closed loop. The fullest one is simulated; who has fewer clients
         answers each of them no more slowly."""
-        return answers_per_s(result) * share.each / self.traffic.clients(share)
+        per_s = answers_per_s(result) if self.traffic.one_run is None else len(result.answered_s) / result.duration_s
+        return per_s * share.each / self.traffic.clients(share)
 
     def _run(self, candidate: Candidate, share: Share, targets: Targets, requests: int) -> SimulationResult:
         return pooled(self.simulations_of(candidate, share, requests=requests, targets=targets))

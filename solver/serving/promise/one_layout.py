@@ -151,7 +151,14 @@ class OneLayout:
         if self._asked.traffic.is_closed:
             clients = self._asked.traffic.clients(share)
             delay_s = candidate.engine.turnaround_s
-            return [simulate_closed_loop(times, streams[0], limits, concurrency=clients, delay_s=delay_s, targets=targets)]
+            each, (stream,) = self._asked.traffic.one_run, streams
+            if each is None:
+                return [simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=delay_s, targets=targets)]
+            stream, window = stream[: each * clients], Window(0.0, 0.0)
+            run = simulate_closed_loop(
+                times, stream, limits, concurrency=clients, delay_s=delay_s, targets=targets, window=window
+            )
+            return [replace(run, one_run=True)]
         # Of several replicas none alone shows that the percentile of all is missed.
         early = targets if len(streams) == 1 else NO_TARGETS
         return [simulate(times, stream, limits, targets=early, window=window) for stream in streams]

@@ -77,13 +77,15 @@ class Refused:
 
 @dataclass
 class SearchResult:
-    """The best plan, plans that were best for a while, engines refused, and the proven bound of the objective.
+    """The best plan, plans that were best for a while, engines refused, and the proven bound of the objective; ``equal`` are
+    plans of the best one's cost, one an engine, as far as they were looked at.
 
     ``stopped``: the caller ended the search before every engine was decided.
     """
 
     best: Found | None = None
     beaten: list[Found] = field(default_factory=list)
+    equal: list[Found] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     bound: float = math.inf
     considered: int = 0

@@ -23,6 +23,7 @@ from meshwright.solver.serving.promise.candidates import Measured
 from meshwright.solver.serving.promise.certificates import UNITS, objective_of, proof
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.kept import KeptPlan, kept_plan
 from meshwright.solver.serving.promise.promised import with_latencies
 from meshwright.solver.serving.promise.question import Cause, Found, Refused, SearchResult, replica_count
 from meshwright.solver.serving.promise.room import room_note
@@ -125,6 +126,23 @@ def runners_up(request: ServingRequest, result: SearchResult, evaluator: Evaluat
     ]
     ordered = sorted((*beaten, *refused), key=lambda runner: (runner.objective, runner.summary))
     return tuple(ordered[:_RUNNERS_UP])
+
+
+def kept_plans(request: ServingRequest, result: SearchResult, evaluator: Evaluator, *, more: int = 0) -> tuple[KeptPlan, ...]:
+    """Return the plans of a search that keep the promise, the best one first; ``more`` is what their form counts as a split."""
+    met = [*([result.best] if result.best else []), *result.equal, *result.beaten]
+    return tuple(
+        kept_plan(
+            _summary(found),
+            objective=objective_of(request, found, evaluator),
+            splits=found.engine.layout.splits + more,
+            promised=evaluator.promised,
+            ttft=found.measured.ttft,
+            tpot=found.measured.tpot,
+            peak_memory_bytes=max(stage.total_bytes for stage in stage_memory_of(found.measured)),
+        )
+        for found in met
+    )
 
 
 def refusal_notes(refused: Sequence[Refused]) -> tuple[str, ...]:

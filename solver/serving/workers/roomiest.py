@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.candidates import Candidate, CandidateKey, Measured
+from meshwright.solver.serving.promise.candidates import Candidate, CandidateKey, EngineKey, Measured
 from meshwright.solver.serving.promise.evaluation import Evaluator, SearchStoppedError
 from meshwright.solver.serving.promise.question import (
     Found,
@@ -39,11 +39,12 @@ Accepts = Callable[[Measured], bool]
 @dataclass
 class Roomiest:
     """The roomiest of the candidates that were looked at, keep the promise and are accepted; ``best`` is the first to beat, if
-    any."""
+    any. ``kept`` are the roomiest of each engine that were looked at."""
 
     evaluator: Evaluator
     best: Measured | None = None
     accepts: Accepts = field(default=lambda _: True)
+    kept: dict[EngineKey, Measured] = field(default_factory=dict)
 
     def look_at(self, candidates: list[Candidate], share: Share) -> None:
         """Simulate those candidates that may be roomier under a load, as far as that takes."""
@@ -51,9 +52,13 @@ class Roomiest:
         most = self._within * (1.0 + _ROUNDING)
         promising = [candidate for candidate in candidates if alone[candidate.step_tokens] <= most]
         for measured in measurements(self.evaluator, promising, share, self._measure):
-            if measured.keeps and (
-                self.best is None or roominess(self.evaluator, measured) < roominess(self.evaluator, self.best)
-            ):
+            if not measured.keeps:
+                continue
+            key = measured.candidate.engine.key
+            if key not in self.kept or roominess(self.evaluator, measured) < roominess(self.evaluator, self.kept[key]):
+                self.kept[key] = measured
+            is_roomier = self.best is None or roominess(self.evaluator, measured) < roominess(self.evaluator, self.best)
+            if is_roomier and self.accepts(measured):
                 self.best = measured
 
     @property
@@ -95,6 +100,8 @@ def choose_roomiest(
             found.look_at(candidates, share)
     assert found.best is not None, "it began with the best"
     result.best = Found(found.best)
+    # Where more is asked of a plan than that it keeps the promise at this load, only the best is known to do it.
+    result.equal = [Found(measured) for measured in found.kept.values()] if accepts is None else []
     chosen = result.best.engine.key
     result.refused = [refused for refused in result.refused if refused.engine.key != chosen]
 

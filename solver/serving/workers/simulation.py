@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from meshwright.costmodels.errors import InfeasibleError
 from meshwright.costmodels.queueing.results import RequestTimes
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
-from meshwright.costmodels.queueing.statistics import Percentile, percentile
+from meshwright.costmodels.queueing.statistics import Percentile, percentile, run_percentile
 from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.problem.request import ServingRequest
@@ -54,6 +55,7 @@ class Distribution:
 class ServingSimulation:
     """A simulated plan. ``tpot`` is None where no request has a second token; ``missed`` names the targets that its 95th
     percentiles do not keep with the confidence of the SLO.
+    ``rates`` are those of a schedule, all else is then of its busiest interval.
     ``timeline`` is of one replica, None where there are several ``kinds`` of them; ``times`` are those of the requests that it
     was given, as simulated."""
 
@@ -72,6 +74,7 @@ class ServingSimulation:
     missed: tuple[str, ...]
     kinds: tuple[KindSimulation, ...] = ()
     times: RequestTimes | None = None
+    rates: tuple[RateSimulation, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +84,25 @@ class KindSimulation:
     name: str
     share: float
     simulated: ServingSimulation
+
+
+@dataclass(frozen=True, slots=True)
+class RateSimulation:
+    """One rate of a schedule, by itself.
+
+    seconds           of all its intervals
+    ttft_s, tpot_s    medians of the measured 95th percentiles with all of the plan's workers; None at a rate of 0, and where
+                      no request has a second token
+    replicas          fewest of the plan's replicas that keep the targets; None where none do, and of plans that are not of
+                      equal replicas
+    """
+
+    seconds: float
+    requests_per_s: float
+    ttft_s: float | None
+    tpot_s: float | None
+    missed: tuple[str, ...]
+    replicas: int | None
 
 
 def simulated_replicas(request: ServingRequest, replicas: Replicas) -> tuple[Evaluator, SimulationResult, LoadTimeline, int]:
@@ -99,8 +121,9 @@ def simulated_replicas(request: ServingRequest, replicas: Replicas) -> tuple[Eva
 def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline, *, alike: int) -> ServingSimulation:
     """The figures of a run that stands for so many alike."""
     law = evaluator.promised.law
-    ttft = _distribution(whole.ttft_s).measured(law.ttft)
-    tpot = _distribution(whole.tpot_s).measured(law.tpot) if len(whole.tpot_s) else None
+    of = run_percentile if whole.one_run else percentile
+    ttft = _distribution(whole.ttft_s, of).measured(law.ttft)
+    tpot = _distribution(whole.tpot_s, of).measured(law.tpot) if len(whole.tpot_s) else None
     answered = int(np.count_nonzero(np.isfinite(whole.requests.last_s)))
     return ServingSimulation(
         requests=len(whole.requests.arrival_s),
@@ -109,7 +132,7 @@ def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline,
         output_tokens_per_s=alike * _answered_tokens(whole) / whole.duration_s,
         ttft=ttft,
         tpot=tpot,
-        end_to_end=_distribution(whole.end_to_end_s).measured(whole_requests(law)),
+        end_to_end=_distribution(whole.end_to_end_s, of).measured(whole_requests(law)),
         timeline=line,
         busy=whole.busy,
         mean_batch=whole.mean_batch,
@@ -138,10 +161,10 @@ def whole_requests(law: ServingLaw) -> LatencyLaw:
     return replace(law.tpot, outside_s=law.ttft.outside_s)
 
 
-def _distribution(times_s: np.ndarray) -> Distribution:
+def _distribution(times_s: np.ndarray, percentile_of: Callable[[np.ndarray, float], Percentile] = percentile) -> Distribution:
     spread_s = np.percentile(times_s, SPREAD) if len(times_s) else ()
     return Distribution(
-        float(np.mean(times_s)), tuple(percentile(times_s, p) for p in PROBABILITIES), tuple(map(float, spread_s))
+        float(np.mean(times_s)), tuple(percentile_of(times_s, p) for p in PROBABILITIES), tuple(map(float, spread_s))
     )
 
 

@@ -117,6 +117,8 @@ class CandidateSettings(BlockCosts):
                 saved=self.workload.saved_activations,
                 expert_load=self._expert_load(kind.topology.ep.n),
                 slices=candidate.pipelining.slices,
+                adapter=self.workload.adapter,
+                documents=self.workload.documents,
             )
             for device in kind.devices
         )

@@ -155,7 +155,10 @@ class TrainingCosts(RowCosting):
 
     @cached_property
     def _pass_shares(self) -> dict[Recompute, PassShares]:
-        return {mode: pass_shares(self.model, seq_len=self.workload.seq_len, recompute=mode) for mode in Recompute}
+        return {
+            mode: pass_shares(self.model, seq_len=self.workload.seq_len, recompute=mode, documents=self.workload.documents)
+            for mode in Recompute
+        }
 
     def _device_table(self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding) -> StageTable:
         costs = self.sharded_costs(setting, sharding)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.costmodels.model.dims import BATCH, SEQ
-from meshwright.costmodels.model.operators import forward_flops
+from meshwright.costmodels.model.documents import flops_of_documents
 from meshwright.solver.problem.request import TrainingRequest
 
 BACKWARD_OVER_FORWARD = 2.0
@@ -11,14 +11,21 @@ BACKWARD_OVER_FORWARD = 2.0
 
 
 def step_flops(request: TrainingRequest) -> float:
-    """Model FLOPs of a step: attention counted as its kernel runs it, nothing recomputed."""
+    """Model FLOPs of a step: attention counted as its kernel runs it, within documents if there are
+    any, nothing recomputed."""
     workload = request.workload
     sizes = {**request.model.dims, BATCH: workload.global_batch, SEQ: workload.seq_len}
     forward = sum(
-        run.repeat * sum(forward_flops(op, sizes) for op in request.model.block(run.block).operators)
+        run.repeat * sum(flops_of_documents(op, sizes, workload.documents) for op in request.model.block(run.block).operators)
         for run in request.model.chain
     )
     return (1.0 + BACKWARD_OVER_FORWARD) * forward
+
+
+def least_step_flops(request: TrainingRequest) -> float:
+    """FLOPs that a step can't do without: beside adapters the products of frozen weights have no weight gradients."""
+    backward = BACKWARD_OVER_FORWARD if request.workload.adapter is None else BACKWARD_OVER_FORWARD / 2.0
+    return step_flops(request) * (1.0 + backward) / (1.0 + BACKWARD_OVER_FORWARD)
 
 
 def compute_bound_s(request: TrainingRequest) -> float:
@@ -26,4 +33,4 @@ def compute_bound_s(request: TrainingRequest) -> float:
     workload = request.workload
     formats = {workload.precision, workload.matmul.dtype or workload.precision}
     devices = ((group.n_devices, group.node.device) for group in request.cluster.groups)
-    return step_flops(request) / sum(count * max(device.peak(dtype) for dtype in formats) for count, device in devices)
+    return least_step_flops(request) / sum(count * max(device.peak(dtype) for dtype in formats) for count, device in devices)

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.memory.training_state import framework_overhead_bytes
+from meshwright.costmodels.model.document_balance import (
+    PackedAttention,
+    SharedWork,
+    pack_moments,
+    packed_attention,
+    slowest_over_mean,
+)
 from meshwright.costmodels.model.implementation import GradientReduction, TrainedWeights
 from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.solver.blocks.memory import boundary_bytes, chunk_buffer_bytes
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import OF_MODE, Criterion
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.training.costs.adapter_rates import adapter_parameters, adapter_rates
 from meshwright.solver.training.costs.candidate_settings import CandidateSettings
 from meshwright.solver.training.costs.host import step_host_s
 from meshwright.solver.training.costs.host_memory import HostMoves
 from meshwright.solver.training.costs.stage_table import FloatArray, StageKind
 from meshwright.solver.training.costs.state_memory import TrainingState, training_state
-from meshwright.solver.training.costs.state_sync import SharedParameters, StateSync, state_sync, sync_after_backward
+from meshwright.solver.training.costs.state_sync import (
+    SharedParameters,
+    StateSync,
+    adapter_sync,
+    state_sync,
+    sync_after_backward,
+)
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
 
 IntArray = npt.NDArray[np.int64]
@@ -76,7 +91,11 @@ class RowCosting(CandidateSettings):
         shared = _shared_parameters(costs, kind, candidate.shard_ranks)
         trained = () if implementation.trained is TrainedWeights.ADAPTERS else shared
         travelling = shared if candidate.zero_stage == 3 else trained
-        if implementation.reduction is GradientReduction.OVERLAPPED or candidate.zero_stage > 1 or not travelling:
+        if workload.adapter is not None:
+            names = [self.block_names[block] for block in of_row]
+            beside_frozen = adapter_parameters(shared, adapter_rates(self.request, names))
+            sync = adapter_sync(candidate.zero_stage, shared, beside_frozen, beside, workload)
+        elif implementation.reduction is GradientReduction.OVERLAPPED or candidate.zero_stage > 1 or not travelling:
             sync = state_sync(candidate.zero_stage, travelling, beside, workload)
         elif mean_stage is None:
             sync = state_sync(candidate.zero_stage, (), beside, workload)
@@ -88,6 +107,9 @@ class RowCosting(CandidateSettings):
                 reduction=implementation.reduction,
                 mean_stage=mean_stage,
             )
+        waits = self.document_waits(candidate)
+        if waits:
+            sync = replace(sync, exposed_microbatch_s=sync.exposed_microbatch_s + waits * costs[:, Criterion.MASKED_S])
         state = training_state(
             self.request,
             candidate,
@@ -98,7 +120,7 @@ class RowCosting(CandidateSettings):
             only_weights=implementation.trained is TrainedWeights.ADAPTERS,
         )
         modes = candidate.recompute if candidate.recompute_layers is None else SOME_LAYERS
-        time_s, activation, transient = self._by_mode(modes, setting, costs, sync, of_row)
+        time_s, activation, transient = self._by_mode(modes, setting, costs, sync, of_row, waits=waits)
         moved = candidate.offload.activations * activation * self.recomputable[of_row]
         moves = HostMoves(
             weights_bytes=state.away_weights_bytes,
@@ -131,6 +153,32 @@ class RowCosting(CandidateSettings):
             sync=sync,
             state=state,
         )
+
+    def document_waits(self, candidate: Candidate) -> float:
+        """Return the attention that ranks with fewer pairs wait for in a micro-batch, over their own; 0 without documents.
+
+        Where weights or gradients travel in every micro-batch (ZeRO 2 and 3), or tokens do to ranks of other experts,
+        ranks wait for one another in each, elsewhere once a step.
+        """
+        attention = self._packed_attention
+        if attention is None:
+            return 0.0
+        mesh = candidate.mesh
+        shared = SharedWork(
+            ranks=mesh.dp,
+            microbatches=candidate.n_microbatches,
+            size=candidate.microbatch,
+            stages=mesh.pp,
+            in_step=candidate.zero_stage >= 2 or mesh.ep > 1,
+        )
+        return slowest_over_mean(pack_moments(attention), shared) - 1.0
+
+    @cached_property
+    def _packed_attention(self) -> PackedAttention | None:
+        packed = self.workload.documents
+        if packed is None:
+            return None
+        return packed_attention(packed, [self.model.block(name).operators for name in self.model.layers], self.model.dims)
 
     def bare_rows(
         self, modes: Sequence[Recompute], setting: BlockSetting, costs: FloatArray, of_row: IntArray
@@ -176,7 +224,14 @@ class RowCosting(CandidateSettings):
         ) + chunk_buffer_bytes(self.model, setting)
 
     def _by_mode(
-        self, modes: Sequence[Recompute], setting: BlockSetting, costs: FloatArray, sync: StateSync, of_row: IntArray
+        self,
+        modes: Sequence[Recompute],
+        setting: BlockSetting,
+        costs: FloatArray,
+        sync: StateSync,
+        of_row: IntArray,
+        *,
+        waits: float = 0.0,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Time, kept activations and transient memory: [mode, row], of the distinct blocks ``of_row``."""
         entry = boundary_bytes(self.model, setting)
@@ -199,7 +254,11 @@ class RowCosting(CandidateSettings):
                 case Recompute.FULL:
                     # Keys and values of earlier token slices are not made again for each slice.
                     stays = np.where(recomputable, entry + costs[:, Criterion.KEY_VALUE_BYTES], saved)
-            time_s.append(base + self.rerun_s(mode, costs, of_row))
+            rerun_s = self.rerun_s(mode, costs, of_row)
+            if waits and mode in (Recompute.SELECTIVE, Recompute.FULL):
+                # Ranks whose attention takes longer run it longer again.
+                rerun_s = rerun_s + np.where(recomputable, waits * costs[:, Criterion.MASKED_FORWARD_S], 0.0)
+            time_s.append(base + rerun_s)
             held.append(stays)
             live.append(transient + at_once * np.maximum(saved - stays, 0.0))
         return np.array(time_s), np.array(held), np.array(live)

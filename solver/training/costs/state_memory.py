@@ -13,11 +13,13 @@ from meshwright.costmodels.kernels.compute import memory_bound_s
 from meshwright.costmodels.kernels.muon import matrices_of, orthogonalization_s
 from meshwright.costmodels.memory.offload import Tier
 from meshwright.costmodels.memory.training_state import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
+from meshwright.costmodels.model.adapter import ADAPTER_DTYPE, NF4_BYTES
 from meshwright.costmodels.model.operators import parameters
 from meshwright.solver.blocks.recompute import recomputable
 from meshwright.solver.problem.choices import Gradients
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.adapter_rates import adapter_parameters, adapter_rates
 from meshwright.solver.training.costs.host_memory import Host, host_of, host_step_s
 from meshwright.solver.training.costs.state_sync import SharedParameters
 from meshwright.solver.training.space.candidates import Candidate
@@ -105,8 +107,26 @@ def training_state(
             update_s += mine * rate_s
         # Embeddings and heads lie on the first group's ranks.
         copies = np.zeros_like(copies)
+    if workload.adapter is not None:
+        rates = adapter_rates(request, blocks)
+        for group, adapters in zip(shared, adapter_parameters(shared, rates), strict=True):
+            of_adapter = state_bytes_per_parameter(
+                precision=ADAPTER_DTYPE,
+                gradient_dtype=ADAPTER_DTYPE,
+                optimizer=optimizer,
+                zero_stage=candidate.zero_stage,
+                shards=group.group.n,
+            )
+            weights += adapters.parameters * of_adapter.weights
+            weights -= group.parameters * rates.packed * (workload.precision.size_bytes - NF4_BYTES)
+            gradients += adapters.parameters * of_adapter.gradients
+            states += adapters.parameters * of_adapter.optimizer
+            owned += adapters.parameters / (group.group.n if candidate.zero_stage >= 1 else 1)
+    precision, gradient_dtype = workload.precision, workload.gradient_dtype
+    if workload.adapter is not None:
+        precision = gradient_dtype = ADAPTER_DTYPE
     traffic = {
-        one: optimizer_traffic_bytes(precision=workload.precision, gradient_dtype=workload.gradient_dtype, optimizer=one)
+        one: optimizer_traffic_bytes(precision=precision, gradient_dtype=gradient_dtype, optimizer=one)
         for one in dict.fromkeys(of_block)
     }
     moved_s = (

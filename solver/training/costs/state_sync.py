@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import GroupTopology
+from meshwright.costmodels.model.adapter import ADAPTER_DTYPE
 from meshwright.costmodels.model.implementation import GradientReduction
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
@@ -99,6 +100,32 @@ def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: Float
     each = exposed_gather_s + _exposed_s(gather_s + reduce_s, backward_s, shared)
     # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
     return StateSync(each, exposed_between_s, hidden_s, 2 * weights + gradients)
+
+
+def adapter_sync(
+    zero_stage: int,
+    shared: Sequence[SharedParameters],
+    adapters: Sequence[SharedParameters],
+    costs: FloatArray,
+    workload: TrainingWorkload,
+) -> StateSync:
+    """Communication of ZeRO 0 and 3 beside frozen weights, ``shared``: only ``adapters`` have gradients, and frozen weights
+    travel where they are sharded."""
+    of_adapters = replace(workload, precision=ADAPTER_DTYPE, gradient_dtype=ADAPTER_DTYPE)
+    shared, adapters = ([share for share in shares if share.group.n > 1] for shares in (shared, adapters))
+    if zero_stage == 0 or not shared:
+        return state_sync(0, adapters, costs, of_adapters)
+    size, of_adapter = workload.precision.size_bytes, ADAPTER_DTYPE.size_bytes
+    frozen, trained = (np.sum([share.parameters for share in shares], axis=0) for shares in (shared, adapters))
+    forward_s = costs[:, Criterion.FORWARD_S]
+    backward_s = costs[:, Criterion.TIME_S] - forward_s
+    gather_s = _seconds(Collective.ALL_GATHER, shared, size) + _seconds(Collective.ALL_GATHER, adapters, of_adapter)
+    reduce_s = _seconds(Collective.REDUCE_SCATTER, adapters, of_adapter)
+    between_s = _between_replicas_s(adapters, of_adapter)
+    exposed_between_s = _exposed_s(between_s, backward_s, adapters)
+    each = _exposed_s(gather_s, forward_s, shared) + _exposed_s(gather_s + reduce_s, backward_s, shared)
+    gathered = 2 * (frozen * size + trained * of_adapter) + trained * of_adapter
+    return StateSync(each, exposed_between_s, between_s - exposed_between_s, np.asarray(gathered, np.float64))
 
 
 def sync_after_backward(

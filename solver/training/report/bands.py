@@ -88,7 +88,7 @@ def kernel_shares(request: TrainingRequest, device: Device) -> list[KernelShare]
     seconds: dict[KernelKind | VectorKernel, float] = {}
     for run in model.chain:
         for operator in model.block(run.block).operators:
-            time = operator_time(operator, sizes, device=device, dtype=workload.precision)
+            time = operator_time(operator, sizes, device=device, dtype=workload.precision, documents=workload.documents)
             parts: dict[KernelKind | VectorKernel, float]
             if operator.kind is OperatorKind.ATTENTION:
                 parts = {KernelKind.PREFILL_ATTENTION: time.forward_s, KernelKind.ATTENTION_BACKWARD: time.backward_s}

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer, state_bytes_per_parameter
+from meshwright.costmodels.model.adapter import NF4_BYTES, BaseFormat
 from meshwright.costmodels.model.implementation import TrainedWeights
 from meshwright.costmodels.model.memory_law import MAX_RISK
 from meshwright.solver.answer.pipeline_plan import placement_of
@@ -15,7 +16,7 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.request_changes import Change, more_nodes, restrictions_lifted, rounded, searching, with_targets
+from meshwright.solver.request_changes import Change, beside, more_nodes, restrictions_lifted, rounded, searching, with_targets
 from meshwright.solver.training.space.implementation import implementation_of
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -34,6 +35,10 @@ OFFLOADS = (
 
 SHORTER = (2, 4, 8)
 LESS_SURE = (0.1, 0.2, MAX_RISK)
+SAFE = 0.01
+"""The chance to run out of memory above which a plan counts as tight. Of measured groups no first pick crashes at this risk
+(docs/decisions-accuracy.md)."""
+
 LOOSER = (1.1, 1.25, 1.5, 2.0)
 """Risks, and targets over those of the request, that are tried in turn for a better plan."""
 
@@ -73,6 +78,8 @@ def _may_hold_state(request: TrainingRequest) -> bool:
     states = (1.0 - max(search.offload_optimizer, default=0.0)) * min(each.optimizer for each in whole)
     if implementation_of(workload, search).trained is TrainedWeights.ADAPTERS:
         states = 0.0
+    if workload.adapter is not None and workload.adapter.base_format is BaseFormat.NF4:
+        weights = NF4_BYTES
     held = sum(group.nodes * group.node.devices_per_node * group.node.device.memory_bytes for group in request.cluster.groups)
     return request.model.parameters() * (weights + states) <= held
 
@@ -100,6 +107,24 @@ def training_improvements(request: TrainingRequest) -> Iterator[Sequence[Change]
         yield more_nodes(request)
     else:
         yield tuple(_looser_targets(request))
+
+
+def is_tight(plan: Plan) -> bool:
+    """Return True if a plan runs out of memory with more than the chance that counts as safe."""
+    return plan.predicted is not None and (plan.predicted.chance_out_of_memory or 0.0) > SAFE
+
+
+def safer_risk(request: TrainingRequest) -> tuple[Change, ...]:
+    """The ladder of the request with a tight plan whose plan is safe."""
+    return (searching(request, f"a risk of {SAFE:g} instead of {request.search.risk:g}", {"risk": SAFE}),)
+
+
+def safer_beside(surer: Change) -> Iterator[Sequence[Change]]:
+    """Yield ladders of what may make a safe plan better: restrictions lifted, a smaller optimizer, state on the host."""
+    request = surer.request
+    assert isinstance(request, TrainingRequest), "a change keeps the kind of its request"
+    for ladder in (*restrictions_lifted(request, TRAINING), *_less_memory(request, risks=()), _offloads(request)):
+        yield tuple(beside(surer, each) for each in ladder)
 
 
 def _looser_targets(request: TrainingRequest) -> Iterator[Change]:

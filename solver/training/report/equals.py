@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.cluster.energy import COMMUNICATING_ACTIVITY, COMPUTING_ACTIVITY
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import AlsoTry, Equals, TimeBreakdown
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.energy import all_devices
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, Shares, distance, shares_of
 from meshwright.solver.training.search.best_first import decision_tables
 from meshwright.solver.training.search.search_result import SearchResult, Solved
@@ -33,35 +36,69 @@ _PARTS = {
 }
 
 
+COMPUTING = ("compute_s", "recompute_s", "optimizer_s")
+IDLE = ("bubble_s",)
+"""Parts of a step in which devices compute, and wait for one another; in all others they communicate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The figure by which plans are ranked: the word for more of it, what parts are shares of, and how many times its seconds
+    each part of a step weighs in it."""
+
+    more: str
+    whole: str
+    weights: tuple[float, ...]
+
+
+STEP_TIME = Ranked("slower", "the step", (1.0,) * len(fields(TimeBreakdown)))
+
+
+def energy_of(cluster: Cluster) -> Ranked:
+    """Return the energy of a step on a cluster. It is a sum over the parts of a step, each with the power that it takes, so the
+    errors of times are its errors too, each part's by its share of the energy; the power itself is what plans share."""
+    devices = all_devices(cluster)
+    idle_w = sum(number * device.idle_power_w for device, number in devices)
+    active_w = sum(number * (device.power_w - device.idle_power_w) for device, number in devices)
+    activity = dict.fromkeys(COMPUTING, COMPUTING_ACTIVITY) | dict.fromkeys(IDLE, 0.0)
+    weights = (idle_w + active_w * activity.get(each.name, COMMUNICATING_ACTIVITY) for each in fields(TimeBreakdown))
+    return Ranked("more energy", "the energy", tuple(weights))
+
+
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A plan of the class, its parts of a step, and its chance to run out of memory."""
+    """A plan of the class, the shares of the parts of a step in what is ranked, and its chance to run out of memory."""
 
     solved: Solved
     shares: Shares
     chance: float
 
 
-def equal_plans(costs: TrainingCosts, result: SearchResult, *, slowest_s: float = math.inf) -> Equals:
-    """Return the class of the best plan of a search for the fastest: of each kind the fastest that is within the noise and
-    takes no more than ``slowest_s``, which a target allows."""
+def equal_plans(
+    costs: TrainingCosts, result: SearchResult, *, slowest_s: float = math.inf, ranked: Ranked = STEP_TIME
+) -> Equals:
+    """Return the class of the best plan of a search: of each kind the best that is within the noise and whose step takes no
+    more than ``slowest_s``, which a target allows."""
     assert result.best is not None, "the class of a search that found a plan"
-    limit = min(result.best.value * (1.0 + RANKING_NOISE.within), max(slowest_s, result.best.value))
+    limit = result.best.value * (1.0 + RANKING_NOISE.within)
+    slowest_s = max(slowest_s, result.best.cost.step_time_s)
     kinds: dict[tuple[object, ...], Solved] = {}
     for solved in (result.best, *result.alternatives, *result.near):
         kind = solved.decision.candidate.kind
-        if solved.value <= limit and (kind not in kinds or (solved.value, solved.sort_key) < _order(kinds[kind])):
+        is_equal = solved.value <= limit and solved.cost.step_time_s <= slowest_s
+        if is_equal and (kind not in kinds or (solved.value, solved.sort_key) < _order(kinds[kind])):
             kinds[kind] = solved
-    others = [_member(costs, solved) for kind, solved in kinds.items() if kind != result.best.decision.candidate.kind]
-    best = _member(costs, result.best)
+    own = result.best.decision.candidate.kind
+    others = [_member(costs, solved, ranked) for kind, solved in kinds.items() if kind != own]
+    best = _member(costs, result.best, ranked)
     plain = _plainest(best, others)
     return Equals(
         within=RANKING_NOISE.within,
         count=len(kinds),
         all_found=result.all_near,
-        also_try=tuple(_also_try(best, other) for other in _most_different(best, others)),
+        also_try=tuple(_also_try(best, other, ranked) for other in _most_different(best, others)),
         basis=RANKING_NOISE.basis,
-        plainest=None if plain is best else _plain_instead(best, plain),
+        plainest=None if plain is best else _plain_instead(best, plain, ranked),
     )
 
 
@@ -84,10 +121,10 @@ def _order(solved: Solved) -> tuple[float, tuple[object, ...]]:
     return (solved.value, solved.sort_key)
 
 
-def _member(costs: TrainingCosts, solved: Solved) -> _Member:
+def _member(costs: TrainingCosts, solved: Solved, ranked: Ranked) -> _Member:
     breakdown = time_breakdown(solved.decision, solved.cost, decision_tables(solved.decision, costs))
     chance = max(stage.law.chance_to_exceed(stage.device_bytes, stage.usable_bytes) for stage in solved.cost.stages)
-    return _Member(solved, shares_of(breakdown), chance)
+    return _Member(solved, shares_of(breakdown, ranked.weights), chance)
 
 
 def _plainest(best: _Member, others: Sequence[_Member]) -> _Member:
@@ -95,12 +132,12 @@ def _plainest(best: _Member, others: Sequence[_Member]) -> _Member:
     return min((best, *others), key=lambda each: (len(mechanisms(each.solved.decision.candidate)), _order(each.solved)))
 
 
-def _plain_instead(best: _Member, plain: _Member) -> AlsoTry:
+def _plain_instead(best: _Member, plain: _Member, ranked: Ranked) -> AlsoTry:
     """The plainest plan, with the mechanisms that it does without and those that it has instead."""
     own, others = (mechanisms(each.solved.decision.candidate) for each in (plain, best))
     without = ", ".join(word for word in others if word not in own)
     instead = ", ".join(word for word in own if word not in others)
-    told = _also_try(best, plain)
+    told = _also_try(best, plain, ranked)
     said = f"does without {without}" + (f"; uses {instead} instead" if instead else "")
     return replace(told, differs=f"{said}; {told.differs}")
 
@@ -121,26 +158,26 @@ def _uncertain_apart(one: _Member, other: _Member) -> float:
     return RANKING_NOISE.part * distance(one.shares, other.shares) + abs(one.chance - other.chance)
 
 
-def _also_try(best: _Member, other: _Member) -> AlsoTry:
+def _also_try(best: _Member, other: _Member, ranked: Ranked) -> AlsoTry:
     return AlsoTry(
         summary=summary(other.solved.decision.candidate),
         step_time_s=other.solved.cost.step_time_s,
         peak_memory_bytes=other.solved.cost.peak_bytes,
         chance_out_of_memory=other.chance,
-        differs=_difference(best, other),
+        differs=_difference(best, other, ranked),
     )
 
 
-def _difference(best: _Member, other: _Member) -> str:
-    """The parts of the step that are most unlike those of the best plan, one more and one less of, and the memory's risk."""
+def _difference(best: _Member, other: _Member, ranked: Ranked) -> str:
+    """The parts that are most unlike those of the best plan, one more and one less of, and the memory's risk."""
     names = [each.name for each in fields(TimeBreakdown)]
     apart = {name: theirs - own for name, own, theirs in zip(names, best.shares, other.shares, strict=True)}
-    slower = other.solved.value / best.solved.value - 1.0
+    worse = other.solved.value / best.solved.value - 1.0
     more, less = max(apart, key=lambda name: apart[name]), min(apart, key=lambda name: apart[name])
-    said = [f"predicted {slower:.1%} slower"]
+    said = [f"predicted {worse:.1%} {ranked.more}"]
     for name in (more, less):
         place = names.index(name)
         if abs(apart[name]) >= 0.001:
-            said.append(f"{_PARTS[name]} {other.shares[place]:.1%} of the step instead of {best.shares[place]:.1%}")
+            said.append(f"{_PARTS[name]} {other.shares[place]:.1%} of {ranked.whole} instead of {best.shares[place]:.1%}")
     said.append(f"{other.chance:.1%} chance to run out of memory instead of {best.chance:.1%}")
     return "; ".join(said)

@@ -32,7 +32,8 @@ from meshwright.solver.training.costs.stage_table import Sharding, StageTable
 from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
 from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
 from meshwright.solver.training.report.device_counts import SizedResult
-from meshwright.solver.training.report.equals import equal_plans
+from meshwright.solver.training.report.documents import document_notes
+from meshwright.solver.training.report.equals import STEP_TIME, energy_of, equal_plans
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
 from meshwright.solver.training.report.slo import slo_limit_s
@@ -86,10 +87,8 @@ def feasible_plan(
         runners_up=rivals[:MAX_RUNNERS_UP],
         frontier=frontier(Costed(request, costs, best), [*others, *swept]),
     )
-    if request.objective is Objective.ENERGY:
-        # The noise is that of times.
-        return plan
-    return replace(plan, equals=equal_plans(costs, result, slowest_s=slo_limit_s(request)))
+    ranked = energy_of(request.cluster) if request.objective is Objective.ENERGY else STEP_TIME
+    return replace(plan, equals=equal_plans(costs, result, slowest_s=slo_limit_s(request), ranked=ranked))
 
 
 def _step_certificate(request: TrainingRequest, best: Solved, result: SearchResult) -> Certificate:
@@ -195,7 +194,7 @@ def decided_plan(
         ),
         runners_up=runners_up,
         frontier=frontier,
-        notes=NOTES,
+        notes=(*NOTES, *document_notes(request, step_s=cost.step_time_s)),
     )
 
 

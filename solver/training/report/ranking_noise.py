@@ -53,9 +53,10 @@ RANKING_NOISE = RankingNoise(
 """benchmarks/decisions.py fits it to 10,630 pairs of measured plans, every source as one (docs/decisions-accuracy.md)."""
 
 
-def shares_of(breakdown: TimeBreakdown) -> Shares:
-    """Return the shares of a step that its parts take."""
-    parts = astuple(breakdown)
+def shares_of(breakdown: TimeBreakdown, weights: Sequence[float] | None = None) -> Shares:
+    """Return the shares of a step that its parts take, or of another sum in which their seconds have these weights."""
+    seconds = astuple(breakdown)
+    parts = seconds if weights is None else [weight * each for weight, each in zip(weights, seconds, strict=True)]
     whole = math.fsum(parts)
     return tuple(part / whole for part in parts)
 

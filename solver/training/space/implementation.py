@@ -11,6 +11,7 @@ from meshwright.costmodels.model.implementation import (
     Implementation,
     ScanOverRanks,
     TensorOverlap,
+    TrainedWeights,
 )
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import ModelGraph
@@ -50,7 +51,8 @@ def launcher_implementation(search: Search) -> Implementation:
 def implementation_of(workload: TrainingWorkload, search: Search) -> Implementation:
     """The implementation that the workload states, else the launcher's; raises WorkloadError for an unknown profile."""
     launchers = launcher_implementation(search)
-    return launchers if workload.implementation is None else workload.implementation.over(launchers)
+    found = launchers if workload.implementation is None else workload.implementation.over(launchers)
+    return found if workload.adapter is None else replace(found, trained=TrainedWeights.ADAPTERS)
 
 
 def as_implemented(model: ModelGraph, workload: TrainingWorkload, search: Search) -> tuple[ModelGraph, TrainingWorkload]:

@@ -17,6 +17,7 @@ from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import implementation_of
+from meshwright.solver.training.space.packed_documents import keeps_documents_together
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 from meshwright.solver.training.space.state_places import (
     allowed,
@@ -104,7 +105,8 @@ def meshes(request: TrainingRequest) -> Iterator[Mesh]:
                     for ep, ulysses in itertools.product(divisors(math.gcd(places, experts or 1)), divisors(cp)):
                         mesh = Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses, etp=etp)
                         exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
-                        if allowed(ep, search.ep) and exchanged and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
+                        evenly = exchanged and keeps_documents_together(request, ring=mesh.ring)
+                        if allowed(ep, search.ep) and evenly and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
                             yield from (replace(mesh, order=order) for order in rank_orders(search, pp=pp, dp=dp))
 
 

@@ -45,6 +45,8 @@ def _undivided(request: TrainingRequest, restricting: Sequence[str]) -> Reason:
         f"{workload.global_batch}, the sequence of {workload.seq_len} and the model's heads, feed-forward and vocabulary "
         f"sizes evenly, with tp inside a node and at most {len(request.model.layers)} stages"
     )
+    if workload.documents is not None:
+        message += "; ranks that share a sequence of packed documents exchange heads (ulysses), since rings share them unevenly"
     if restricting:
         message += f"; the request restricts search.{', search.'.join(restricting)}"
     dp_limit = max((family.mesh.dp for family in families(request)), default=workload.global_batch)

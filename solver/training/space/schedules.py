@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.model.dims import BATCH, SEQ
-from meshwright.costmodels.model.operators import OperatorKind, forward_flops
+from meshwright.costmodels.model.documents import PackedDocuments, flops_of_documents
+from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.pipeline import (
     TOKEN_SLICED,
     TRAITS,
@@ -118,7 +119,9 @@ def _chunks(schedule: Schedule, search: Search, most: int) -> Iterator[int]:
             yield chunks
 
 
-def pass_shares(model: ModelGraph, *, seq_len: int, recompute: Recompute) -> PassShares:
+def pass_shares(
+    model: ModelGraph, *, seq_len: int, recompute: Recompute, documents: PackedDocuments | None = None
+) -> PassShares:
     """Shares of forward, input and weight passes in a micro-batch's FLOPs; what is recomputed belongs to the input pass.
 
     A backward pass is two forward passes; that of an operator with weights is half for its input, half for its weights
@@ -129,7 +132,7 @@ def pass_shares(model: ModelGraph, *, seq_len: int, recompute: Recompute) -> Pas
     for run in model.chain:
         up_projections = latent_up_projections(model.block(run.block))
         for operator in model.block(run.block).operators:
-            flops = run.repeat * forward_flops(operator, sizes)
+            flops = run.repeat * flops_of_documents(operator, sizes, documents)
             forward += flops
             attention += flops if operator.kind is OperatorKind.ATTENTION else 0.0
             if operator.kind is OperatorKind.MATMUL:

@@ -19,6 +19,7 @@ from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.launchers.trainer import HostState
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.training.space.adapters import zero_stages_beside
 from meshwright.solver.training.space.implementation import implementation_of
 
 
@@ -257,7 +258,7 @@ def _zero_stages(mesh: Degrees, workload: TrainingWorkload, search: Search, opti
             rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,
         )
     for stage in stages:
-        if allowed(stage, search.zero_stages) and stage <= highest:
+        if allowed(stage, search.zero_stages) and stage <= highest and stage in zero_stages_beside(workload):
             yield stage
 
 

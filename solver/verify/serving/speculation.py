@@ -22,19 +22,16 @@ def proposed_tokens(workers: Workers, request: ServingRequest) -> int:
 
 
 def speculation_violations(workers: Workers, request: ServingRequest) -> Iterator[Violation]:
-    """No pipeline stages; a step has room for the last token of every sequence and its proposals."""
+    """No pipeline stages, no ranks that share prompts; a step has room for the last token of every sequence and its
+    proposals."""
     speculation, axes = request.workload.speculation, workers.axes
     if speculation is None:
         return
     if axes.pp != 1:
         yield Violation(Rule.AXES, "plan.axes.pp", f"{axes.pp}; tokens are drafted without pipeline stages only")
+    if axes.cp != 1:
+        yield Violation(Rule.AXES, "plan.axes.cp", f"{axes.cp}; tokens are drafted without ranks that share prompts only")
     needed = workers.max_num_seqs * (1 + speculation.draft_tokens)
     if needed > workers.max_num_batched_tokens:
         given = f"{workers.max_num_batched_tokens}; {workers.max_num_seqs} sequences verify {needed} tokens in a step"
         yield Violation(Rule.UTILISATION, "plan.serving.max_num_batched_tokens", given)
-
-
-def undrafted_violations(request: ServingRequest, where: str) -> Iterator[Violation]:
-    """Workers that compute either prompts or answers draft no tokens."""
-    if request.workload.speculation is not None:
-        yield Violation(Rule.SEARCH, where, "given; tokens are drafted by workers that do both phases only")

@@ -4,25 +4,29 @@ Weights, gradients, optimizer state and kept activations are exact arithmetic, s
 that no launcher runs, which a request may state, the checker knows the least that they keep.
 Transient buffers and the framework's overhead depend on the implementation: transients must not be less than what any
 implementation needs (re-made activations of one layer, its whole weights and gradients under ZeRO 2 and 3, the logits of
-the loss); overhead may be anything.
+the loss); overhead may be anything, but for what a head keeps whose weight gradients wait for the pipeline to drain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
-from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.costmodels.model.dims import BATCH, SEQ, VOCAB
+from meshwright.costmodels.model.operators import OperatorKind, Tensor
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import LayerSpan, Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space
+from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.adapters import adapted_state, adapted_transient_bytes
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.rules.devices import capacity_violations, peak_violations
 from meshwright.solver.verify.rules.parameters import Share, owned_parameters, tied_copies
 from meshwright.solver.verify.training.branches import side_bytes
 from meshwright.solver.verify.training.experts import ranks_with_an_expert
-from meshwright.solver.verify.training.memory_quantiles import quantile_violations
+from meshwright.solver.verify.training.memory_quantiles import quantile_violations, stated_or_launchers
 from meshwright.solver.verify.training.schedule import chunks, held_at_most
 from meshwright.solver.verify.training.stage_bytes import (
     StateBytes,
@@ -47,6 +51,7 @@ def memory_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
         yield from _activation_violations(plan, request, index, share)
         yield from capacity_violations(request, stage, where)
         yield from quantile_violations(request, stage.memory, f"{where}.memory")
+        yield from _waiting_head_violations(plan, request, stage, f"{where}.memory.overhead_bytes")
     yield from peak_violations(plan.predicted, plan.stages)
 
 
@@ -93,7 +98,11 @@ def whole_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, shar
     }
     if stage.gradients is Gradients.RELEASED:
         found[Rule.GRADIENTS] = _waiting_gradients(plan, request, stage, share)
-    return found | {Rule.OPTIMIZER: _whole_optimizer_bytes(plan, request, stage, share)}
+    found[Rule.OPTIMIZER] = _whole_optimizer_bytes(plan, request, stage, share)
+    if request.workload.adapter is None:
+        return found
+    more = adapted_state(plan, request, stage)
+    return {rule: (least + more[rule], most + more[rule]) for rule, (least, most) in found.items()}
 
 
 def _state_violations(
@@ -175,6 +184,34 @@ def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: 
         yield Violation(Rule.TRANSIENT, f"{where}.memory", given)
 
 
+def _waiting_head_violations(plan: PipelinePlan, request: TrainingRequest, stage: Stage, where: str) -> Iterator[Violation]:
+    """Yield a violation if the overhead is less than what a head keeps for its weight gradients.
+
+    Where these wait for the pipeline to drain, the head's input and the gradient of its logits stay of every micro-batch
+    but the last (Megatron-LM's --defer-embedding-wgrad-compute). The logits lie split over the tp ranks, at the least.
+    """
+    if stated_or_launchers(request).head_gradients != "deferred":
+        return
+    tokens = plan.microbatch.size * request.workload.seq_len / plan.axes.cp
+    widths = max(_head_width(request, request.model.block(span.block), plan.axes.tp) for span in stage.blocks)
+    least = (plan.microbatch.count - 1) * tokens * widths * request.workload.precision.size_bytes
+    if not at_most(least, stage.memory.overhead_bytes):
+        given = f"{stage.memory.overhead_bytes} bytes claimed, gradients of the head that wait need {least}"
+        yield Violation(Rule.OVERHEAD, where, given)
+
+
+def _head_width(request: TrainingRequest, block: Block, tp: int) -> float:
+    """Return the values that a head of the vocabulary reads and writes for a token, its logits split over tp; 0 without one."""
+    sizes = request.model.dims
+    logits = {op.inputs[0].name for op in block.operators if op.kind is OperatorKind.LOSS and VOCAB in op.inputs[0].dims}
+    heads = ((op.inputs[0], written) for op in block.operators for written in op.outputs if written.name in logits)
+    return max((_width(read, sizes) + _width(written, sizes) / tp for read, written in heads), default=0.0)
+
+
+def _width(tensor: Tensor, sizes: Mapping[str, int]) -> int:
+    return math.prod(sizes[dim] for dim in tensor.dims if dim not in (BATCH, SEQ))
+
+
 def residual_splits(plan: PipelinePlan, request: TrainingRequest) -> tuple[int, ...]:
     """Over how many tp ranks the residual stream between blocks may lie split. The free space may split its hidden dim,
     which a plan does not say, so there both are possible."""
@@ -228,6 +265,8 @@ def _transient_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage,
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
     from_host = owned.shared * (moved.weights * shared.weights + moved.gradients * shared.gradients)
     from_host += owned.experts * (moved.weights * experts.weights + moved.gradients * experts.gradients)
+    if workload.adapter is not None:
+        return from_host + adapted_transient_bytes(request, block, stage, shared=owned.shared)
     ranks, with_an_expert = plan.axes.dp * plan.axes.cp, ranks_with_an_expert(plan.axes)
     if (ranks == 1 and with_an_expert == 1) or stage.zero_stage < 2:
         if stage.gradients is Gradients.KEPT or span.block in _blocks_with_ties(request):

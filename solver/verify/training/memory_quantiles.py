@@ -59,8 +59,8 @@ def risk_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Vi
         yield Violation(Rule.PEAK_MEMORY, f"{where}.chance_out_of_memory", f"{told}, the fullest stage has {chance}")
 
 
-def _implementation(request: TrainingRequest) -> Implementation:
-    """The implementation that the request states, else its launcher's, in any space."""
+def stated_or_launchers(request: TrainingRequest) -> Implementation:
+    """Return the implementation that the request states, else its launcher's, in any space."""
     stated, search = request.workload.implementation, request.search
     known = search.launcher in TRAINERS
     launchers = implementation_profile(TRAINERS[search.launcher].profile if known else BEST_BY_HAND).implementation
@@ -68,12 +68,12 @@ def _implementation(request: TrainingRequest) -> Implementation:
 
 
 def _law(request: TrainingRequest) -> MemoryLaw:
-    return _implementation(request).memory
+    return stated_or_launchers(request).memory
 
 
 def _keeps_buffers(request: TrainingRequest) -> bool:
     """Return True if tensors lie beside the state, which count as overhead."""
-    implementation = _implementation(request)
+    implementation = stated_or_launchers(request)
     return implementation.state_buffers != "none" or implementation.head_gradients != "in-backward"
 
 

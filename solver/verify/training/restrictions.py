@@ -8,6 +8,8 @@ from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.adapters import adapter_violations
+from meshwright.solver.verify.documents import document_violations
 from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
 from meshwright.solver.verify.rules.parameters import picked_dims
 from meshwright.solver.verify.training.event_programs import reading
@@ -34,6 +36,8 @@ def restriction_violations(plan: PipelinePlan, request: TrainingRequest) -> Iter
     yield from _search_violations(plan, request)
     yield from _system_violations(plan, request)
     yield from _release_violations(plan)
+    yield from adapter_violations(plan, request)
+    yield from document_violations(plan, request)
     if _uses_muon(plan, request) and any(stage.offload.optimizer for stage in plan.stages):
         yield Violation(Rule.SEARCH, "plan.stages", "states of Muon on the host, whose cores are too slow for its products")
     if request.search.space is Space.LAUNCHABLE:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import BATCH, SEQ
-from meshwright.costmodels.model.operators import OperatorKind, forward_flops
+from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.model.token_slice import SliceShares
 from meshwright.costmodels.pipeline.build import build
 from meshwright.costmodels.pipeline.program import PassKind, Program, Schedule
@@ -20,6 +20,7 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.documents import counted_flops
 from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.training.stage_bytes import run_again_fine_grained
 from meshwright.solver.verify.violation import Rule, Violation
@@ -177,7 +178,7 @@ def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float,
         block = request.model.block(name)
         run_again = run_again_fine_grained(block)
         for operator in block.operators:
-            flops = count * forward_flops(operator, sizes)
+            flops = count * counted_flops(operator, sizes, request.workload)
             by_kind[operator.kind] += flops
             light += flops if operator.name in run_again and operator.kind is OperatorKind.MATMUL else 0.0
     forward = sum(by_kind.values())

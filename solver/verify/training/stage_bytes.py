@@ -12,6 +12,7 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.verify.adapters import latent_bytes
 from meshwright.solver.verify.rules.parameters import Share, picked_dims
 from meshwright.solver.verify.training.experts import crowded_rows, fullest_share
 from meshwright.solver.verify.training.kept_formats import form_bytes, layers_of
@@ -48,7 +49,7 @@ def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, 
     """ZeRO 1, 2, 3 divide optimizer state, gradients, weights by dp x cp (Rajbhandari et al. 2020, section 5)."""
     master = 0 if workload.precision is DType.FP32 else 1
     stated = workload.implementation
-    if stated is not None and stated.trained == "adapters":
+    if workload.adapter is not None or (stated is not None and stated.trained == "adapters"):
         # Frozen weights have neither gradients nor optimizer state.
         return StateBytes(workload.precision.size_bytes / (shards if zero_stage == 3 else 1), 0.0, 0.0)
     return StateBytes(
@@ -93,7 +94,7 @@ def kept_bytes(block: Block, share: Share, request: TrainingRequest, mode: Recom
         read = {t.name for op in block.operators if op.name in again for t in op.inputs} - dropped
         kept = (kept - dropped) | read
     each = form_bytes(block, request, kept, again, cp=share.cp, layers=share.layers)
-    total = 0.0
+    total = latent_bytes(block, request, share.sizes[BATCH] * share.sizes[SEQ])
     crowded = crowded_rows(block)
     written: set[str] = set()
     for operator in block.operators:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Iterator
 
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
-from meshwright.costmodels.model.operators import forward_flops
+from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.documents import counted_flops, least_slowest
 from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.rules.devices import devices_by_group
 from meshwright.solver.verify.rules.figures import band_violations, cost_violations
@@ -22,6 +24,10 @@ _EXTENSION = 1e-3
 """Relative error of extending the wait of a memory-saving schedule over more micro-batches than its program is run for."""
 
 
+_CELL_ERROR = 0.9
+"""Least part of the wait for documents that is found on cells of tokens: moments are within 5% of those token by token."""
+
+
 def time_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Stage times that no device can reach, the step time of the schedule, and every figure that follows from it."""
     yield from stage_time_violations(plan, request)
@@ -32,6 +38,7 @@ def time_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Vi
 def whole_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """Every figure that follows from the step time and the devices in use."""
     yield from _breakdown_violations(plan)
+    yield from _document_violations(plan, request)
     yield from _throughput_violations(plan, request)
     yield from cost_violations(plan.predicted, request, [(plan.stages, plan.devices)])
     yield from _energy_violations(plan, request)
@@ -43,9 +50,9 @@ def stage_time_violations(plan: PipelinePlan, request: TrainingRequest) -> Itera
     """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices."""
     yield from _slice_time_violations(plan, request)
     for index, stage in enumerate(plan.stages):
-        flops = (1 + BACKWARD_OVER_FORWARD) * sum(
-            _forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks
-        )
+        # Frozen weights have no gradients: half of the backward pass's products.
+        backward = BACKWARD_OVER_FORWARD if request.workload.adapter is None else BACKWARD_OVER_FORWARD / 2
+        flops = (1 + backward) * sum(_forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks)
         least_s = flops / copies(plan) / (_fastest_flops(request, stage.devices) / plan.axes.dp)
         if not at_most(least_s, stage.time_s):
             given = f"{stage.time_s} s a micro-batch; its FLOPs alone take {least_s} s at the devices' peak"
@@ -113,6 +120,28 @@ def _breakdown_violations(plan: PipelinePlan) -> Iterator[Violation]:
         yield Violation(Rule.BREAKDOWN, "plan.breakdown", f"the parts add up to {parts} s, the step takes {step_s} s")
 
 
+def _document_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
+    """Ranks wait for the one with the most attention, no less than its FLOPs above the mean take at the peak."""
+    slowest = least_slowest(plan, request)
+    if slowest == 1.0 or plan.breakdown is None:
+        return
+    sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len}
+    least_s = math.inf
+    for stage in plan.stages:
+        flops = sum(
+            span.count * counted_flops(operator, sizes, request.workload)
+            for span in stage.blocks
+            for operator in request.model.block(span.block).operators
+            if operator.kind is OperatorKind.ATTENTION
+        )
+        of_stage = (1 + BACKWARD_OVER_FORWARD) * flops / copies(plan)
+        least_s = min(least_s, of_stage / (_fastest_flops(request, stage.devices) / plan.axes.dp))
+    wait_s = _CELL_ERROR * plan.microbatch.count * (slowest - 1) * least_s
+    if not at_most(wait_s, plan.breakdown.dp_comm_s):
+        given = f"{plan.breakdown.dp_comm_s} s; ranks wait {wait_s} s or more for the one with the longest documents"
+        yield Violation(Rule.BREAKDOWN, "plan.breakdown.dp_comm_s", given)
+
+
 def _throughput_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     workload, predicted = request.workload, plan.predicted
     assert predicted is not None and predicted.step_time_s is not None
@@ -156,7 +185,8 @@ def _slo_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Vi
 
 def _forward_flops(request: TrainingRequest, span: LayerSpan, *, sequences: int) -> float:
     sizes = {**request.model.dims, BATCH: sequences, SEQ: request.workload.seq_len}
-    return span.count * sum(forward_flops(operator, sizes) for operator in request.model.block(span.block).operators)
+    operators = request.model.block(span.block).operators
+    return span.count * sum(counted_flops(operator, sizes, request.workload) for operator in operators)
 
 
 def _peak_flops(request: TrainingRequest, ranges: Iterable[DeviceRange]) -> float:

@@ -22,7 +22,7 @@ from meshwright.costmodels.serving.precision import Quantised
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingWorkload
-from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, LognormalLength
+from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 from tests.support.requests_given import resolved, serving, tiny_graph, training
 
 
@@ -205,6 +205,9 @@ def with_arrivals(**arrivals: Any) -> dict[str, Any]:
 TRACE = {"process": "trace", "times_s": [0.0, 0.5, 2.0], "prompt_tokens": [10, 20, 30], "output_tokens": [1, 2, 3]}
 
 
+DAY = {"seconds": 57_600.0, "requests_per_s": 4.0}
+
+
 def traced(**changes: Any) -> dict[str, Any]:
     return without_lengths(with_arrivals(**(TRACE | changes)))
 
@@ -249,6 +252,9 @@ def test_faults_of_a_speculation_are_named(change: dict[str, Any], field: str) -
     [
         with_arrivals(process="gamma", requests_per_s=2.0, cv=3.0),
         with_arrivals(process="closed", concurrency=16),
+        with_arrivals(process="closed", concurrency=16, requests_per_client=10),
+        with_arrivals(process="schedule", intervals=[DAY, {"seconds": 28_800.0, "requests_per_s": 0.0}]),
+        with_arrivals(process="trace", times_s=[0.0, 0.5, 2.0]),
         traced(),
         serving() | {"workload": serving()["workload"] | {"prompt_tokens": {"empirical": [5, 9]}, "prefix_hit_ratio": 0.5}},
         serving() | {"workload": serving()["workload"] | {"speculation": SPECULATION}},
@@ -264,6 +270,11 @@ def test_every_way_to_arrive_reads_back(document: dict[str, Any]) -> None:
     [
         (with_arrivals(process="gamma", requests_per_s=2.0, cv=0.0), "workload.arrivals.cv"),
         (with_arrivals(process="closed", concurrency=10**6), "workload.arrivals.concurrency"),
+        (with_arrivals(process="closed", concurrency=1000, requests_per_client=1001), "workload.arrivals.requests_per_client"),
+        (with_arrivals(process="schedule", intervals=[]), "workload.arrivals.intervals"),
+        (with_arrivals(process="schedule", intervals=[DAY | {"requests_per_s": 0.0}]), "workload.arrivals"),
+        (with_arrivals(process="schedule", intervals=[DAY] * 1001), "workload.arrivals.intervals"),
+        (without_lengths(with_arrivals(process="trace", times_s=[0.0, 0.5])), "workload"),
         (traced(times_s=[0.0, 0.5]), "workload.arrivals"),
         (traced(times_s=[0.0, 3.0, 2.0]), "workload.arrivals"),
         (traced(times_s=[1.0, 1.0, 1.0]), "workload.arrivals"),
@@ -274,6 +285,21 @@ def test_every_way_to_arrive_reads_back(document: dict[str, Any]) -> None:
 )
 def test_impossible_arrivals_are_refused_at_their_field(document: dict[str, Any], field: str) -> None:
     assert fields_of(refused(document)) == [field]
+
+
+def test_only_runs_from_their_beginning_say_how_many_requests_a_client_sends() -> None:
+    arrivals = request_document(resolved(with_arrivals(process="closed", concurrency=16)))["workload"]["arrivals"]
+    assert arrivals == {"process": "closed", "concurrency": 16}
+
+
+def test_times_alone_draw_the_lengths_of_the_workload() -> None:
+    document = with_arrivals(process="trace", times_s=[0.0, 0.5, 2.0])
+    document["workload"] |= {"prompt_tokens": {"empirical": [5, 9]}, "output_tokens": {"fixed": 3}}
+    workload = resolved(document).workload
+    assert isinstance(workload, ServingWorkload) and isinstance(workload.arrivals, TraceArrivals)
+    assert workload.arrivals.times_s == (0.0, 0.5, 2.0)
+    assert set(workload.arrivals.prompt_tokens) <= {5, 9} and workload.arrivals.output_tokens == (3, 3, 3)
+    assert workload == resolved(document).workload
 
 
 def test_a_trace_and_counts_come_from_files(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from benchmarks.risk import above_quantile, compare_with_enumeration, named_requ
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK, MAX_RISK
 
 
-def test_sixteen_requests_at_the_default_risk() -> None:
+def test_seventeen_requests_at_the_default_risk() -> None:
     named = dict(named_requests())
-    assert len(named) == 16
+    assert len(named) == 17
     assert {request.search.risk for request in named.values()} == {DEFAULT_RISK}
 
 

@@ -8,14 +8,21 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.problem.request import Arrivals, ServingRequest
-from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    GammaArrivals,
+    PoissonArrivals,
+    ScheduleArrivals,
+    TraceArrivals,
+)
 
 
 def kind_requests(request: ServingRequest, shares: Sequence[float], loads: Sequence[float]) -> list[ServingRequest]:
     """The request of each kind of workers that takes a share of the arrivals, ``loads`` requests per second.
 
     Requests are drawn at random by share: of Poisson arrivals each kind sees Poisson arrivals, of bursts fewer, squared
-    variation ``1 + (cv^2 - 1) share``. A trace is dealt out in weighted turn, whatever ``loads`` say.
+    variation ``1 + (cv^2 - 1) share``; of a schedule each its share at any time. A trace is dealt out in weighted turn,
+    whatever ``loads`` say.
 
     Raises WorkloadError for clients in a closed loop, who are no arrivals to share.
     """
@@ -33,6 +40,8 @@ def _shared(arrivals: Arrivals, shares: Sequence[float], loads: Sequence[float])
         case GammaArrivals():
             squared = [1.0 + (arrivals.cv**2 - 1.0) * share for share in shares]
             return [replace(arrivals, requests_per_s=load, cv=math.sqrt(s)) for load, s in zip(loads, squared, strict=True)]
+        case ScheduleArrivals():
+            return [arrivals.at(load) for load in loads]
         case TraceArrivals():
             turns = weighted_turns(shares, len(arrivals.times_s))
             return [_part_of(arrivals, [i for i, kind in enumerate(turns) if kind == own]) for own in range(len(shares))]

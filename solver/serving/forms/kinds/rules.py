@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.serving_load import PoissonArrivals
+from meshwright.solver.problem.serving_load import PoissonArrivals, ScheduleArrivals
 
 
 def refuse(request: ServingRequest) -> None:
@@ -14,7 +14,7 @@ def refuse(request: ServingRequest) -> None:
     if search.worker_kinds == 1:
         return
     refused = (
-        (not isinstance(workload.arrivals, PoissonArrivals), workload.arrivals.process, "poisson"),
+        (not isinstance(workload.arrivals, PoissonArrivals | ScheduleArrivals), workload.arrivals.process, "poisson, schedule"),
         (request.objective is Objective.ENERGY, "objective energy", "devices, cost, throughput"),
         (ServingMode.AGGREGATED not in search.modes, "search.modes [disaggregated]", "search.modes with aggregated"),
         (search.frontier is FrontierScope.SWEPT, "search.frontier swept", FrontierScope.VISITED.value),

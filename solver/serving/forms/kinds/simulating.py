@@ -28,7 +28,7 @@ def simulate(request: ServingRequest, layout: Kinds) -> ServingSimulation:
     for kind, own in given_kinds(request, layout):
         evaluator, whole, line, alike = simulated_replicas(own, kind.replicas)
         ran.append((kind.share, whole))
-        kinds.append(KindSimulation(_name(kind), kind.share, described(evaluator, whole, line, alike=alike)))
+        kinds.append(KindSimulation(_name(kind, own), kind.share, described(evaluator, whole, line, alike=alike)))
     first = [WeightedObservations(share, run.ttft_s) for share, run in ran]
     last, later = [WeightedObservations(share, run.end_to_end_s) for share, run in ran], token_parts(ran)
     law = evaluator.promised.law
@@ -53,11 +53,13 @@ def simulate(request: ServingRequest, layout: Kinds) -> ServingSimulation:
     )
 
 
-def _name(kind: WorkerKind) -> str:
-    """Words for a kind: "4 x tp 4 x pp 2"."""
+def _name(kind: WorkerKind, own: ServingRequest) -> str:
+    """Words for a kind: "4 x tp 4 x pp 2 on new", the name of its node group last."""
     axes = kind.replicas.axes
     degrees = {"tp": axes.tp, "kvp": axes.kvp, "attention dp": axes.attention_dp, "ep": axes.ep, "pp": axes.pp}
-    return f"{kind.replicas.load.replicas} x " + " x ".join(f"{n} {d}" for n, d in degrees.items() if d > 1 or n == "tp")
+    said = " x ".join(f"{n} {d}" for n, d in degrees.items() if d > 1 or n == "tp")
+    first = kind.replicas.stages[0].devices[0].first
+    return f"{kind.replicas.load.replicas} x {said} on {own.cluster.group_of(first).name}"
 
 
 def _of_all(parts: list[WeightedObservations]) -> Distribution:

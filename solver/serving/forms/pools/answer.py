@@ -12,8 +12,9 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools
-from meshwright.solver.serving.promise.certificates import UNITS, bounded_certificate
+from meshwright.solver.serving.promise.certificates import DRAFTED, UNITS, bounded_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
+from meshwright.solver.serving.promise.kept import KeptPlan, kept_plan
 from meshwright.solver.serving.promise.promised import promised_of, with_latencies
 from meshwright.solver.serving.promise.room import room_note
 from meshwright.solver.serving.workers.answer import (
@@ -121,7 +122,8 @@ def pools_objective(request: ServingRequest, found: MeasuredPools) -> float:
 def pools_certificate(request: ServingRequest, found: MeasuredPools, *, bound: float, space: str) -> Certificate:
     """Return the certificate of a search."""
     more = {Objective.THROUGHPUT: POOLS_GOODPUT, Objective.ENERGY: POOLS_ENERGY}
-    proof = POOLS_PROOF + more.get(request.objective, "") + space
+    drafted = "" if request.workload.speculation is None else DRAFTED
+    proof = POOLS_PROOF + more.get(request.objective, "") + drafted + space
     return bounded_certificate(request, pools_objective(request, found), bound, proof)
 
 
@@ -135,6 +137,20 @@ def pools_runner_up(request: ServingRequest, found: MeasuredPools, why: str) -> 
     """Pools that lost."""
     figures = f"simulated P95 TTFT {found.ttft.value * 1e3:.0f} ms, P95 TPOT {found.tpot.value * 1e3:.1f} ms"
     return RunnerUp(found.placed.name, pools_objective(request, found), f"{why}: {figures}")
+
+
+def pools_kept(request: ServingRequest, found: MeasuredPools) -> KeptPlan:
+    """Pools that keep the promise, as they are compared with an answer."""
+    both = (found.placed.prefill, found.placed.decode)
+    return kept_plan(
+        found.placed.name,
+        objective=pools_objective(request, found),
+        splits=1 + sum(each.candidate.engine.layout.splits for each in both),
+        promised=promised_of(request, pools=True),
+        ttft=found.ttft,
+        tpot=found.tpot,
+        peak_memory_bytes=max(memory.total_bytes for pool in both for memory in stage_memory_of(pool)),
+    )
 
 
 def _price_per_hour(pools: PlacedPools) -> float | None:

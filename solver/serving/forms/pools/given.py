@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.queueing.simulation.disaggregated import DisaggregatedResult
 from meshwright.solver.answer.layouts import Pools
 from meshwright.solver.answer.plan import Plan
@@ -58,12 +57,6 @@ class GivenPools:
     """The pools that a plan describes; raises PlanFileError when they are none of the request."""
 
     def __init__(self, request: ServingRequest, layout: Pools):
-        if request.workload.speculation is not None:
-            raise PlanFileError(
-                "pools of prefill and decode workers do not draft tokens",
-                given="a plan with a prefill pool",
-                allowed="a plan of workers that do both phases; or no workload.speculation",
-            )
         self._request = request
         self.evaluator = Evaluator(request.workload, promised_of(request, pools=True), request.search.seed)
         self._phases = {kind: phase_evaluator(kind, request) for kind in PhaseKind}

@@ -14,8 +14,9 @@ from statistics import fmean
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
+from meshwright.solver.problem.token_counts import token_count
 from meshwright.solver.serving.engines.engine import Engine
-from meshwright.solver.serving.engines.traffic import Share, token_count
+from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.energy import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator

@@ -14,11 +14,18 @@ from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import prefill_layouts
 from meshwright.solver.serving.forms.form import SHOWN, Asked, Earlier, FormSearch, beaten_of, floor_of
-from meshwright.solver.serving.forms.pools.answer import pools_certificate, pools_objective, pools_plan, pools_runner_up
+from meshwright.solver.serving.forms.pools.answer import (
+    pools_certificate,
+    pools_kept,
+    pools_objective,
+    pools_plan,
+    pools_runner_up,
+)
 from meshwright.solver.serving.forms.pools.goodput import largest_pools_goodput
 from meshwright.solver.serving.forms.pools.interactivity import pools_points
 from meshwright.solver.serving.forms.pools.least_energy import least_energy_pools
 from meshwright.solver.serving.forms.pools.search import PoolsResult, PoolsSearch
+from meshwright.solver.serving.promise.kept import KeptPlan
 from meshwright.solver.serving.workers.answer import leftover_notes
 from meshwright.solver.serving.workers.interactivity import user_tokens_per_s
 
@@ -76,6 +83,13 @@ class SearchOfPools(FormSearch):
     def objective(self) -> float:
         """Return the objective of the best pools."""
         return math.inf if self._result.best is None else pools_objective(self._request, self._result.best)
+
+    def kept(self) -> tuple[KeptPlan, ...]:
+        """Return the best pools."""
+        best = self._result.best
+        if best is None or not self._asked.is_enough(best.load):
+            return ()
+        return (pools_kept(self._request, best),)
 
     @property
     def floor(self) -> float:

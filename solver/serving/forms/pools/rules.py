@@ -25,12 +25,6 @@ def refuse(request: ServingRequest) -> None:
             given=arrivals.process,
             allowed="poisson; or search.modes [aggregated]; or another objective",
         )
-    if request.workload.speculation is not None:
-        raise WorkloadError(
-            "speculative decoding is planned for workers that do both phases",
-            given=ServingMode.DISAGGREGATED.value,
-            allowed="search.modes [aggregated]; or no workload.speculation",
-        )
 
 
 def space(request: ServingRequest) -> str:

@@ -11,8 +11,16 @@ from meshwright.solver.answer.predicted import RunnerUp, SearchStats
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.serving.forms.form import Asked, Earlier, FormSearch, floor_of
 from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
+from meshwright.solver.serving.promise.kept import KeptPlan
 from meshwright.solver.serving.promise.question import Found, SearchResult
-from meshwright.solver.serving.workers.answer import feasible_plan, frontier, leftover_notes, refusal_notes, runners_up
+from meshwright.solver.serving.workers.answer import (
+    feasible_plan,
+    frontier,
+    kept_plans,
+    leftover_notes,
+    refusal_notes,
+    runners_up,
+)
 from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
 from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput
 from meshwright.solver.serving.workers.interactivity import user_tokens_per_s
@@ -72,6 +80,12 @@ class ReplicasSearch(FormSearch):
             choose_roomiest_goodput(self._question, self._result)
         elif self._request.objective in (Objective.DEVICES, Objective.COST):
             choose_roomiest(self._question, self._result, of_equal_cost(self._question, best))
+
+    def kept(self) -> tuple[KeptPlan, ...]:
+        """Return those that were met and keep the promise, the best one first."""
+        found = self._result
+        beaten = [each for each in found.beaten if self._asked.is_enough(each.load)]
+        return kept_plans(self._request, replace(found, beaten=beaten), self._evaluator)
 
     @property
     def floor(self) -> float:

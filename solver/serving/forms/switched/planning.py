@@ -23,8 +23,9 @@ from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.forms.switched.room import room_shortfall
 from meshwright.solver.serving.promise.certificates import objective_of, searched_certificate
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.serving.promise.kept import KeptPlan
 from meshwright.solver.serving.promise.question import Cause, Found, Question, SearchResult, least_replicas
-from meshwright.solver.serving.workers.answer import leftover_notes, runners_up
+from meshwright.solver.serving.workers.answer import kept_plans, leftover_notes, runners_up
 from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
 from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput
 from meshwright.solver.serving.workers.reasons import why_infeasible
@@ -96,6 +97,12 @@ class SwitchedSearch(FormSearch):
             choose_roomiest_goodput(self._question, self._result)
         else:
             choose_roomiest(self._question, self._result, of_equal_cost(self._question, best))
+
+    def kept(self) -> tuple[KeptPlan, ...]:
+        """Return those that were met and keep the promise, the best one first."""
+        found = self._result
+        beaten = [each for each in found.beaten if self._asked.is_enough(each.load)]
+        return kept_plans(self._request, replace(found, beaten=beaten), self._evaluator, more=1)
 
     @property
     def floor(self) -> float:

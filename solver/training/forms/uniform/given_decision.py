@@ -23,6 +23,7 @@ from meshwright.solver.training.forms.uniform.given import (
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
 from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.meshes import Mesh, experts_fit
+from meshwright.solver.training.space.packed_documents import keeps_documents_together
 from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
 
 
@@ -74,6 +75,12 @@ def decision_of(
             "the sequence can't be split evenly over the cp axis",
             given=f"cp {mesh.cp} beside tp {mesh.tp}, sequences of {workload.seq_len}",
             allowed="a number of ranks that divides the sequence, two parts each, of a model with attention or scans",
+        )
+    if not keeps_documents_together(request, ring=mesh.ring):
+        raise PlanFileError(
+            "ranks of a ring do not share packed documents evenly",
+            given=f"ulysses {mesh.ulysses} of cp {mesh.cp}",
+            allowed="ulysses as large as cp, or no workload.lengths",
         )
     pipelining = given_pipelining(pipelines, request)
     modes = tuple(dict.fromkeys(stage.recompute for stage in pipelines.stages))

@@ -2,8 +2,9 @@
 
 Every launchable plan is one of the free space. A plan of simple shape comes first, within a second or two; then the best one of
 each launcher is priced again with the free space's kernels; the search of the free space keeps it until it has a better one.
-Where those kernels are slower, as where a launcher's host takes less, or where the launcher fills up dims that do not divide,
-the plan is kept as it is, under a bound that holds for both.
+The kernels of the free space are those of the launcher that the request names. Where a plan of this launcher has no such
+price, as where it fills up dims that do not divide, it is kept as it is, under a bound that holds for both. A plan of another
+launcher, with kernels of its own, is not kept then: nothing that the request asks for runs it.
 """
 
 from __future__ import annotations
@@ -63,14 +64,16 @@ def launchable_inside(
     ``costs`` are those of the free space.
     """
     floor_s, bound_s = compute_bound_s(request), math.inf
-    simple = _of_simple_shape(request, slo_limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=progress)
+    simple = _of_simple_shape(request, costs, slo_limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=progress)
     best: Plan | None = None
     # Launchers are searched as if no simple plan were known: what a finished search answers does not depend on it.
     for launcher in _launchers(request.search.launcher):
         limit_s = min(slo_limit_s, _step_s(best))
         part = launchable_part(request.search, launcher)
-        found, proven_s = _best_of(request, part, limit_s=limit_s, floor_s=floor_s, stop=stop, progress=progress)
-        best, bound_s = found or best, min(bound_s, max(floor_s, proven_s))
+        told = progress if _has_the_kernels(request, launcher) else _without_plans(progress)
+        found, proven_s = _best_of(request, part, limit_s=limit_s, floor_s=floor_s, stop=stop, progress=told)
+        if found is None or _is_of_the_space(request, costs, found, launcher):
+            best, bound_s = found or best, min(bound_s, max(floor_s, proven_s))
     if _step_s(best) > _step_s(simple) * (1 + RELATIVE_TIE):
         best = simple
     if best is None:
@@ -82,13 +85,29 @@ def _step_s(plan: Plan | None) -> float:
     return math.inf if plan is None or plan.certificate.objective is None else plan.certificate.objective
 
 
+def _has_the_kernels(request: TrainingRequest, launcher: Launcher) -> bool:
+    """Return True if a launcher runs the kernels of the one that the request names."""
+    return TRAINERS[launcher].implementation == TRAINERS[request.search.launcher].implementation
+
+
+def _is_of_the_space(request: TrainingRequest, costs: TrainingCosts, plan: Plan, launcher: Launcher) -> bool:
+    """Return True if a launcher's plan is one of the free space: by its kernels, or as fast with those of the free space."""
+    return _has_the_kernels(request, launcher) or _as_free(request, costs, plan) is not None
+
+
+def _without_plans(listener: OnProgress) -> OnProgress:
+    """A listener who is told how far a search is, and not of its plans."""
+    return lambda progress: listener(replace(progress, best=None, bound=None, incumbent=None))
+
+
 def _of_simple_shape(
-    request: TrainingRequest, *, slo_limit_s: float, floor_s: float, stop: Stop, progress: OnProgress
+    request: TrainingRequest, costs: TrainingCosts, *, slo_limit_s: float, floor_s: float, stop: Stop, progress: OnProgress
 ) -> Plan | None:
     """The best of the `simple_parts` of the first launcher that has a plan there."""
     for part in simple_parts(request.search):
-        plan, _ = _best_of(request, part, limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=progress)
-        if plan is not None:
+        told = progress if _has_the_kernels(request, part.launcher) else _without_plans(progress)
+        plan, _ = _best_of(request, part, limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=told)
+        if plan is not None and _is_of_the_space(request, costs, plan, part.launcher):
             # A search that ends with its first plan has not told of it.
             _tell(progress, plan)
             return plan

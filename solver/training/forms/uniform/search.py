@@ -31,13 +31,17 @@ from meshwright.solver.training.search.near import SHARE as NEAR_SHARE
 from meshwright.solver.training.search.near import best_near
 from meshwright.solver.training.search.partition import Shortfall
 from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult
+from meshwright.solver.training.space.adapters import refuse_adapters
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.no_candidate import no_candidate
+from meshwright.solver.training.space.packed_documents import refuse_documents
 from meshwright.solver.training.space.sliced_sequences import check_token_slices
 
 
 def refuse_uniform(request: TrainingRequest) -> None:
-    """Raise WorkloadError for orders, idle devices and token slices that can't be searched."""
+    """Raise WorkloadError for adapters, packed documents, orders, idle devices and token slices that can't be searched."""
+    refuse_adapters(request)
+    refuse_documents(request)
     other_arrangements(request)
     check_token_slices(request)
 

@@ -20,7 +20,7 @@ from meshwright.solver.verify.serving.memory import memory_violations
 from meshwright.solver.verify.serving.phases import of_answers, of_prompts
 from meshwright.solver.verify.serving.power import power_violations
 from meshwright.solver.verify.serving.shape import devices_of, shape_violations
-from meshwright.solver.verify.serving.speculation import undrafted_violations
+from meshwright.solver.verify.serving.speculation import speculation_violations
 from meshwright.solver.verify.violation import Rule, Violation, placed_at
 
 _PREFILL = "plan.prefill"
@@ -33,7 +33,6 @@ def violations(plan: Plan, layout: Pools, request: ServingRequest) -> Iterator[V
     assert predicted is not None, "answer_violations asks for it"
     of_prefill = devices_of(prefill)
     shape = (
-        *undrafted_violations(request, _PREFILL),
         *whole_prompt_violations(decode.axes),
         *placed_at(_PREFILL, _allowed_sharing_violations(prefill, request)),
         *placed_at(_PREFILL, shared_prompt_violations(prefill, request)),
@@ -44,6 +43,9 @@ def violations(plan: Plan, layout: Pools, request: ServingRequest) -> Iterator[V
     yield from shape
     if shape:
         return
+    # Engines load the draft on both sides, so that caches of the same layers meet.
+    yield from placed_at(_PREFILL, speculation_violations(prefill, request))
+    yield from speculation_violations(decode, request)
     yield from placed_at(_PREFILL, restriction_violations(prefill.axes, prefill_request))
     yield from placed_at(_PREFILL, memory_violations(prefill, prefill_request, mean_batch=0.0))
     yield from restriction_violations(decode.axes, decode_request)

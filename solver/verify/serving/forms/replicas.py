@@ -49,11 +49,9 @@ def replica_violations(
 
 
 def _shared_prompt_violations(workers: Workers, request: ServingRequest) -> Iterator[Violation]:
-    """Workers that do both phases share prompts where the request names the degree, and draft no tokens."""
-    axes, workload = workers.axes, request.workload
+    """Workers that do both phases share prompts where the request names the degree."""
+    axes = workers.axes
     yield from shared_prompt_violations(workers, request)
     if axes.cp > 1 and axes.cp not in request.search.cp:
         given = f"{axes.cp}, the request allows {request.search.cp or (1,)} of workers that do both phases"
         yield Violation(Rule.SEARCH, "plan.axes.cp", given)
-    if axes.cp > 1 and workload.speculation is not None:
-        yield Violation(Rule.AXES, "plan.axes.cp", f"{axes.cp}; tokens are drafted without ranks that share prompts only")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.explaining.explain import Asked, asked_of, explained
+from meshwright.app.explaining.explain import Asked, asked_of, explained, with_better
 from meshwright.app.explaining.explanation import Explanation, Verdict
 from meshwright.app.explaining.launch_files import LaunchFiles
 from meshwright.app.explaining.question import Question
@@ -166,3 +166,11 @@ def test_sizes_that_do_not_agree_are_told() -> None:
 def test_what_can_not_be_read(text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         read_command(text)
+
+
+def test_a_better_plan_is_told_with_its_configuration() -> None:
+    found = explanation({"train_batch_size": 64, "bf16": {"enabled": True}, "zero_optimization": {"stage": 0}})
+    found = with_better(found, lambda asked: solve(asked, stop=never_stop, progress=ignore_progress))
+    assert found.better is not None and "cat > ds_config.json" in found.better.command
+    told = {each.flag: (each.given, each.better) for each in found.better.differences}
+    assert told["--zero_optimization.stage"] == ("0", "3") and not any(flag.startswith("--deepspeed") for flag in told)

@@ -17,9 +17,11 @@ from meshwright.app.exporters import Export, export
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.offload import Offload
 from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.adapter import Adapter, AdapterTarget, BaseFormat
+from meshwright.costmodels.model.documents import DocumentLengths
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
-from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, training
 from tests.unit.app.exporters.real_tools import ask
@@ -131,6 +133,45 @@ def test_llama_factory_reads_its_configuration() -> None:
         # Packing leaves one token of the length free.
         assert (told["cutoff_len"], told["packing"], told["type"]) == (8191, True, "full")
     assert [told["disable_gradient_checkpointing"] for told in answers] == [True, True, True, True, True, False, True]
+
+
+def test_packed_documents_are_read_by_each_tools_own_parser() -> None:
+    plan, request = training(dp=8, zero_stage=3)
+    assert isinstance(request, TrainingRequest)
+    packed = replace(request, workload=replace(request.workload, lengths=DocumentLengths((500, 9000), (9, 1))))
+    trl, axolotl = (export(plan, packed, name) for name in ("trl", "axolotl"))
+    keys = yaml.safe_load(trl.files["sft.yaml"])
+    assert (keys["packing_strategy"], keys["attn_implementation"]) == ("bfd", "flash_attention_2")
+    keys = yaml.safe_load(axolotl.files["axolotl.yaml"])
+    assert keys["sample_packing"] and keys["flash_attention"]
+    assert all(any("documents are packed whole" in said for said in e.assumptions) for e in (trl, axolotl))
+    read("trl", "trl_args.py", [{"files": trl.files, "words": words_after(trl, "sft")}])
+    read("axolotl", "axolotl_args.py", [{"files": axolotl.files, "config": "axolotl.yaml"}])
+
+
+def adapted(base: BaseFormat, zero_stage: int) -> tuple[Plan, PlanRequest]:
+    """A plan of eight ranks that trains adapters."""
+    plan, request = training(dp=8, zero_stage=zero_stage)
+    assert isinstance(request, TrainingRequest)
+    adapter = Adapter(32, (AdapterTarget.Q, AdapterTarget.V), base)
+    return plan, replace(request, workload=replace(request.workload, adapter=adapter))
+
+
+def test_adapters_are_read_by_each_tools_own_parser() -> None:
+    planned = [adapted(BaseFormat.WORKING, 3), adapted(BaseFormat.NF4, 0)]
+    trl, axolotl, factory = ([export(*each, name) for each in planned] for name in ("trl", "axolotl", "llama-factory"))
+    for packed, export_ in zip((False, True), trl, strict=True):
+        keys = yaml.safe_load(export_.files["sft.yaml"])
+        assert (keys["use_peft"], keys["lora_r"], keys["lora_target_modules"]) == (True, 32, ["q_proj", "v_proj"])
+        assert keys.get("load_in_4bit", False) is packed
+    assert [yaml.safe_load(e.files["axolotl.yaml"])["adapter"] for e in axolotl] == ["lora", "qlora"]
+    for packed, export_ in zip((False, True), factory, strict=True):
+        keys = yaml.safe_load(export_.files["llama_factory.yaml"])
+        assert (keys["lora_target"], keys.get("quantization_bit")) == ("q_proj,v_proj", 4 if packed else None)
+    read("trl", "trl_args.py", [{"files": e.files, "words": words_after(e, "sft")} for e in trl])
+    read("axolotl", "axolotl_args.py", [{"files": e.files, "config": "axolotl.yaml"} for e in axolotl])
+    told = read("llamafactory", "llama_factory_args.py", [{"files": e.files, "config": "llama_factory.yaml"} for e in factory])
+    assert [each["type"] for each in told] == ["lora", "lora"]
 
 
 def test_deepspeed_runs_what_fsdp_has_not() -> None:

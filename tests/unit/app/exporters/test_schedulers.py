@@ -1,7 +1,8 @@
-"""Jobs of schedulers: the launch runs on every node with its rank, as a real shell and Kubernetes' own schemas see it."""
+"""Jobs of schedulers: the launch runs on every node with its rank, as a real shell and the schedulers' own schemas see it."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from dataclasses import replace
@@ -13,13 +14,19 @@ import yaml
 
 from meshwright.app.exporters.launch import launch
 from meshwright.app.exporters.schedulers import JobFile, Scheduler, job_file
+from meshwright.app.exporters.schedulers.accelerators import RAY, SKYPILOT, require_named
+from meshwright.app.exporters.schedulers.kubernetes import resource_of
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.hardware import device
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import TRAINERS
+from tests.attacks.planned import REQUESTS, planned
 from tests.support.command_line import Cli
-from tests.unit.app.exporters.plans import serving, training
+from tests.unit.app.exporters.plans import flags, serving, training
 from tests.unit.app.exporters.real_tools import ask
 
 DIGEST = "sha256:3f9a1c07b2de"
@@ -60,7 +67,7 @@ def run(command: list[str], folder: Path, **environment: str) -> list[str]:
     """The lines that torchrun told when a command ran in a folder, with stand-ins for what starts processes."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
-    starters = dict.fromkeys(("torchrun", "deepspeed", "accelerate", "trl"), TELLS)
+    starters = dict.fromkeys(("torchrun", "deepspeed", "accelerate", "trl", "vllm"), TELLS)
     for name, text in {**starters, "scontrol": SCONTROL, "srun": SRUN}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -164,17 +171,133 @@ def test_the_schemas_of_kubernetes_accept_the_manifest(devices: int) -> None:
 def test_a_device_is_asked_for_by_its_makers_name() -> None:
     given = answered()
     (group,) = given.request.cluster.groups
-    device = replace(group.node.device, calibration="mi300x")
-    cluster = Cluster((replace(group, node=replace(group.node, device=device)),))
+    other = replace(group.node.device, calibration="mi300x")
+    cluster = Cluster((replace(group, node=replace(group.node, device=other)),))
     given = AnsweredRequest(given.plan, replace(given.request, cluster=cluster))
     assert "amd.com/gpu: 8" in job(given, Scheduler.KUBERNETES).text
+
+
+def test_a_device_that_borrows_its_calibration_is_not_asked_for_as_the_other() -> None:
+    others = {"gaudi-3-128gb": "habana.ai/gaudi", "mi355x-288gb": "amd.com/gpu", "tpu-v6e-32gb": "google.com/tpu"}
+    assert {name: resource_of(device(name)) for name in others} == others
 
 
 def test_a_hostile_name_runs_nothing(tmp_path: Path) -> None:
     given = answered(name=HOSTILE)
     batch_script(given, tmp_path, nodes=2)
     in_pod(list(yaml.safe_load_all(job(given, Scheduler.KUBERNETES).text)), tmp_path, 0)
+    in_task(given, tmp_path, Launcher.MEGATRON_LM, rank=0, addresses="10.0.0.1")
     assert not list(tmp_path.rglob("PWNED"))
+
+
+def test_a_jobset_starts_each_pod_with_its_rank(tmp_path: Path) -> None:
+    config, jobset = yaml.safe_load_all(job(answered(), Scheduler.JOBSET).text)
+    assert (config["kind"], jobset["kind"], jobset["apiVersion"]) == ("ConfigMap", "JobSet", "jobset.x-k8s.io/v1alpha2")
+    (replicated,) = jobset["spec"]["replicatedJobs"]
+    assert set(replicated) == {"name", "replicas", "template"}
+    assert replicated["template"]["spec"]["completionMode"] == "Indexed"
+    (told,) = in_pod([config, replicated["template"]], tmp_path, 1)
+    assert told.partition("|")[0] == f"1 {NAME}-train-0-0.{NAME} "
+
+
+def served(name: str = "llama-3.1-70b", **layout: Any) -> AnsweredRequest:
+    plan, request = serving(name, **layout)
+    return AnsweredRequest(replace(plan, digest=DIGEST), request)
+
+
+SERVERS = {
+    Launcher.VLLM: (ServingEngine.VLLM, ""),
+    Launcher.SGLANG: (ServingEngine.SGLANG, "--host 0.0.0.0"),
+    Launcher.TENSORRT_LLM: (ServingEngine.TENSORRT_LLM, "--host 0.0.0.0"),
+}
+
+
+@pytest.mark.parametrize("launcher", SERVERS)
+def test_servers_of_a_node_are_a_deployment(launcher: Launcher) -> None:
+    engine, said = SERVERS[launcher]
+    given = served(replicas=4, tp=4, engine=engine)
+    config, service, deployment = yaml.safe_load_all(job(given, Scheduler.KUBERNETES, launcher).text)
+    assert deployment["kind"] == "Deployment" and deployment["spec"]["replicas"] == 4
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert labels == deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"]
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert server["resources"] == {"limits": {"nvidia.com/gpu": 4}}
+    assert server["ports"][0]["containerPort"] == service["spec"]["ports"][0]["targetPort"]
+    assert said in config["data"]["launch.sh"] and set(config["data"]) == {*launch(given, launcher).files, "launch.sh"}
+
+
+def test_replicas_of_one_server_are_one_pod() -> None:
+    text = job(served(replicas=2, tp=4), Scheduler.KUBERNETES, Launcher.VLLM).text
+    deployment = list(yaml.safe_load_all(text))[-1]
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert (deployment["spec"]["replicas"], server["resources"]["limits"]["nvidia.com/gpu"]) == (1, 8)
+
+
+def in_group(given: AnsweredRequest, template: str, folder: Path, index: int) -> list[str]:
+    """The lines that vllm tells in the pod of an index of a LeaderWorkerSet."""
+    config, _, described = yaml.safe_load_all(job(given, Scheduler.KUBERNETES, Launcher.VLLM).text)
+    pod = described["spec"]["leaderWorkerTemplate"][template]
+    address = {"LWS_LEADER_ADDRESS": f"{NAME}-0.{NAME}.default", "LWS_WORKER_INDEX": str(index)}
+    for name, text in config["data"].items():
+        (folder / "launch").mkdir(exist_ok=True)
+        (folder / "launch" / name).write_text(text)
+    (server,) = pod["spec"]["containers"]
+    return run([word.replace("/launch/", "./launch/") for word in server["command"]], folder, **address)
+
+
+def test_servers_of_several_nodes_are_a_leader_worker_set(tmp_path: Path) -> None:
+    given = served(replicas=2, tp=8, pp=2, nodes=4)
+    described = list(yaml.safe_load_all(job(given, Scheduler.KUBERNETES, Launcher.VLLM).text))[-1]
+    spec = described["spec"]
+    assert (described["kind"], spec["replicas"], spec["leaderWorkerTemplate"]["size"]) == ("LeaderWorkerSet", 2, 2)
+    (first,) = in_group(given, "leaderTemplate", tmp_path, 0)
+    assert first.startswith(f"0 {NAME}-0.{NAME}.default |") and "--headless" not in first
+    (tmp_path / "told").unlink()
+    (second,) = in_group(given, "workerTemplate", tmp_path, 1)
+    assert second.startswith(f"1 {NAME}-0.{NAME}.default |") and second.endswith("--headless")
+
+
+def test_experts_over_nodes_count_the_first_rank_of_each(tmp_path: Path) -> None:
+    given = served("deepseek-v3", tp=1, attention_dp=16, ep=16, nodes=2)
+    (told,) = in_group(given, "workerTemplate", tmp_path, 1)
+    assert "--data-parallel-size-local 8 --data-parallel-start-rank 8" in told
+
+
+def test_sglang_meets_at_a_port() -> None:
+    given = served(tp=8, pp=2, engine=ServingEngine.SGLANG)
+    assert "MASTER_ADDR=$LWS_LEADER_ADDRESS:20000" in job(given, Scheduler.KUBERNETES, Launcher.SGLANG).text
+
+
+def test_servers_that_mpi_starts_are_refused() -> None:
+    with pytest.raises(ExportError, match="started by MPI"):
+        job(served(tp=8, pp=2, engine=ServingEngine.TENSORRT_LLM), Scheduler.KUBERNETES, Launcher.TENSORRT_LLM)
+
+
+@pytest.mark.parametrize("form", ["vllm-pools", "vllm-kinds", "sglang-pools"])
+def test_servers_of_several_kinds_are_refused(form: str) -> None:
+    plan, request = planned(form)
+    with pytest.raises(ExportError, match="one kind of"):
+        job(AnsweredRequest(plan, request), Scheduler.KUBERNETES, REQUESTS[form][0])
+
+
+def with_name(given: AnsweredRequest, name: str) -> AnsweredRequest:
+    plan, request = given.plan, given.request
+    return AnsweredRequest(replace(plan, model=name), replace(request, model=replace(request.model, name=name)))
+
+
+@pytest.mark.parametrize(("tp", "pp", "nodes"), [(4, 1, 1), (8, 2, 2)])
+def test_a_hostile_name_runs_nothing_in_a_server(tp: int, pp: int, nodes: int, tmp_path: Path) -> None:
+    given = with_name(served(tp=tp, pp=pp, nodes=nodes), HOSTILE)
+    text = job(given, Scheduler.KUBERNETES, Launcher.VLLM).text
+    config = next(iter(yaml.safe_load_all(text)))
+    (tmp_path / "launch.sh").write_text(config["data"]["launch.sh"])
+    (told,) = run(["sh", "launch.sh"], tmp_path, NODE_RANK="0", MASTER_ADDR="a", FIRST_RANK="0")
+    assert f"./{HOSTILE}" in told and not list(tmp_path.rglob("PWNED"))
+
+
+def test_the_schemas_of_kubernetes_accept_a_deployment() -> None:
+    text = job(served(tp=4), Scheduler.KUBERNETES, Launcher.VLLM).text
+    assert ask("kubernetes_validate", "kubernetes_manifest.py", text) == ["ConfigMap", "Service", "Deployment"]
 
 
 def test_what_can_not_be_placed_is_refused_with_what_to_do() -> None:
@@ -183,6 +306,79 @@ def test_what_can_not_be_placed_is_refused_with_what_to_do() -> None:
     plan, request = serving()
     with pytest.raises(ExportError, match="training plans"):
         job(AnsweredRequest(plan, request), Scheduler.SLURM, Launcher.VLLM)
+
+
+def in_task(given: AnsweredRequest, folder: Path, launcher: Launcher, *, rank: int, addresses: str) -> list[str]:
+    """The lines that the launcher tells on a node of a SkyPilot task."""
+    folder.mkdir(exist_ok=True)
+    commands = yaml.safe_load(job(given, Scheduler.SKYPILOT, launcher).text)["run"]
+    return run(["bash", "-c", commands], folder, SKYPILOT_NODE_RANK=str(rank), SKYPILOT_NODE_IPS=addresses)
+
+
+def test_skypilot_starts_each_node_with_its_rank(tmp_path: Path) -> None:
+    (told,) = in_task(answered(), tmp_path, Launcher.MEGATRON_LM, rank=1, addresses="10.0.0.1\n10.0.0.2")
+    assert told.startswith("1 10.0.0.1 |--nnodes 2 --nproc-per-node 8")
+    task = yaml.safe_load(job(answered(), Scheduler.SKYPILOT).text)
+    assert (task["name"], task["num_nodes"], task["resources"]) == (NAME, 2, {"accelerators": {"H100": 8}})
+
+
+def test_a_launcher_that_starts_the_other_nodes_starts_them_from_skypilots_first(tmp_path: Path) -> None:
+    given = AnsweredRequest(*training(dp=16))
+    (told,) = in_task(given, tmp_path, Launcher.DEEPSPEED, rank=0, addresses="10.0.0.1\n10.0.0.2")
+    assert "--hostfile hostfile --num_nodes 2 --num_gpus 8" in told
+    assert (tmp_path / "hostfile").read_text().splitlines() == ["10.0.0.1 slots=8", "10.0.0.2 slots=8"]
+    commands = yaml.safe_load(job(given, Scheduler.SKYPILOT, Launcher.DEEPSPEED).text)["run"]
+    other = tmp_path / "other"
+    other.mkdir()
+    environment = {"PATH": os.environ["PATH"], "SKYPILOT_NODE_RANK": "1", "SKYPILOT_NODE_IPS": "10.0.0.1"}
+    subprocess.run(["bash", "-c", commands], cwd=other, env=environment, check=True, timeout=30)
+    assert not (other / "hostfile").exists()
+
+
+def test_skypilot_serves_with_leaders_and_followers(tmp_path: Path) -> None:
+    given = served(replicas=2, tp=8, pp=2, nodes=4)
+    task = yaml.safe_load(job(given, Scheduler.SKYPILOT, Launcher.VLLM).text)
+    assert task["service"] == {"readiness_probe": "/health", "replicas": 2, "ports": 8000}
+    assert (task["num_nodes"], task["resources"]) == (2, {"accelerators": {"H100": 8}, "ports": 8000})
+    for rank, ending in ((0, "--port 8000"), (1, "--headless")):
+        (told,) = in_task(given, tmp_path / str(rank), Launcher.VLLM, rank=rank, addresses="10.0.0.1\n10.0.0.2")
+        assert told.startswith(f"{rank} 10.0.0.1 |") and told.endswith(ending)
+
+
+def test_skypilot_reads_the_task() -> None:
+    text = job(answered(), Scheduler.SKYPILOT).text
+    read = ask("sky", "skypilot_task.py", text)
+    assert (read["name"], read["nodes"], read["accelerators"], read["servers"]) == (NAME, 2, {"H100": 8}, None)
+    assert read["run"] == yaml.safe_load(text)["run"]
+
+
+@pytest.mark.parametrize("launcher", SERVERS)
+def test_skypilot_reads_the_service(launcher: Launcher) -> None:
+    given = served(replicas=4, tp=4, engine=SERVERS[launcher][0])
+    # A server of vLLM's on one node has replicas of its own.
+    text = job(with_name(given, HOSTILE), Scheduler.SKYPILOT, launcher).text
+    read = ask("sky", "skypilot_task.py", text)
+    assert (read["servers"], read["probe"], read["accelerators"]) == (4, "/health", {"H100": 4})
+    assert read["ports"] == [str(yaml.safe_load(text)["service"]["ports"])]
+
+
+def test_devices_that_clouds_have_no_name_for_are_refused() -> None:
+    given = answered()
+    (group,) = given.request.cluster.groups
+    cluster = Cluster((replace(group, node=replace(group.node, device=device("ascend-910b"))),))
+    with pytest.raises(ExportError, match="no name for the devices"):
+        job(AnsweredRequest(given.plan, replace(given.request, cluster=cluster)), Scheduler.SKYPILOT)
+
+
+@pytest.mark.parametrize("names", [SKYPILOT, RAY])
+def test_names_of_devices_are_of_the_catalogue(names: dict[str, str]) -> None:
+    assert all(device(name).name == name for name in names)
+
+
+def test_a_device_of_ones_own_is_named_by_its_calibration_and_memory() -> None:
+    own = replace(device("a100-sxm-40gb"), name="mine")
+    found = require_named(own, SKYPILOT, where="SkyPilot")
+    assert found.name == "A100" and "own devices" in found.assumptions[0]
 
 
 def test_the_command_line_writes_the_job_beside_the_script(cli: Cli, tmp_path: Path) -> None:
@@ -198,3 +394,108 @@ def test_the_command_line_writes_the_job_beside_the_script(cli: Cli, tmp_path: P
     assert cli.json()["job"]["submit"] == "kubectl apply -f job.yaml"
     assert cli("export", plan, "--to", "megatron-lm", "--on", "slrum") == 2
     assert "did you mean 'slurm'?" in cli.err
+
+
+@pytest.mark.parametrize("launcher", SERVERS)
+def test_servers_of_a_node_are_an_inference_service(launcher: Launcher, tmp_path: Path) -> None:
+    given = with_name(served(replicas=4, tp=4, engine=SERVERS[launcher][0]), HOSTILE)
+    text = job(given, Scheduler.KSERVE, launcher).text
+    config, described = yaml.safe_load_all(text)
+    predictor = described["spec"]["predictor"]
+    (server,) = predictor["containers"]
+    assert (predictor["minReplicas"], predictor["maxReplicas"]) == (4, 4)
+    assert server["resources"] == {"limits": {"nvidia.com/gpu": 4}} and server["name"] == "kserve-container"
+    assert predictor["volumes"][0]["configMap"]["name"] == config["metadata"]["name"] == NAME
+
+
+def test_the_records_of_kserve_take_the_inference_service() -> None:
+    text = job(with_name(served(replicas=4, tp=4), HOSTILE), Scheduler.KSERVE, Launcher.VLLM).text
+    read = ask("kserve", "kserve_records.py", text)
+    assert read["kinds"] == ["ConfigMap", "InferenceService"]
+    assert read["refused"] == ["spec.predictor.containers[0].gpus", "spec.predictor.minReplicas"]
+
+
+def test_servers_of_several_nodes_are_no_inference_service() -> None:
+    with pytest.raises(ExportError, match="one node each"):
+        job(served(replicas=2, tp=8, pp=2, nodes=4), Scheduler.KSERVE, Launcher.VLLM)
+
+
+def test_what_only_serves_starts_no_training() -> None:
+    with pytest.raises(ExportError, match="serving plans"):
+        job(answered(), Scheduler.KSERVE)
+
+
+def test_ray_reads_the_application() -> None:
+    given = served(replicas=2, tp=8, pp=2, nodes=4)
+    read = ask("ray", "ray_serve_app.py", job(with_name(given, HOSTILE), Scheduler.RAY_SERVE, Launcher.VLLM).text)
+    assert (read["name"], read["builder"], read["replicas"], read["accelerator"]) == (NAME, "build_openai_app", 2, "H100")
+    assert (read["engine"]["tensor_parallel_size"], read["engine"]["pipeline_parallel_size"]) == (8, 2)
+    assert read["model"] == f"./{HOSTILE}"
+
+
+def arguments_of(given: AnsweredRequest) -> dict[str, Any]:
+    (application,) = yaml.safe_load(job(given, Scheduler.RAY_SERVE, Launcher.VLLM).text)["applications"]
+    args = application["args"]
+    config = args["llm_config"] if "llm_config" in args else args["llm_configs"][0]
+    return {"builder": application["import_path"], **config}
+
+
+def test_ray_starts_ranks_that_share_experts_together() -> None:
+    config = arguments_of(served("deepseek-v3", tp=1, attention_dp=16, ep=16, nodes=2))
+    assert config["builder"].endswith(":build_dp_openai_app")
+    # Ray multiplies replicas by ranks.
+    assert (config["engine_kwargs"]["data_parallel_size"], config["deployment_config"]) == (16, {"num_replicas": 1})
+
+
+def test_ray_places_replicas_of_one_server_one_by_one() -> None:
+    config = arguments_of(served(replicas=2, tp=4))
+    assert "data_parallel_size" not in config["engine_kwargs"] and config["deployment_config"] == {"num_replicas": 2}
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_arguments_of_ray_are_the_flags_of_the_command(nodes: int) -> None:
+    speculation = Speculation(3, 0.8, Draft(DraftMethod.EAGLE3, 0.05, model="own/draft"))
+    alone, uneven = {"speculation": speculation}, {"layers": (42, 38), "pp": 2, "replicas": 2}
+    given = served(tp=8, nodes=nodes, **(alone if nodes == 1 else uneven))
+    config = arguments_of(given)
+    said = flags(launch(given, Launcher.VLLM))
+    placed = {"--port", "--nnodes", "--node-rank", "--master-addr"}
+    expected = {name.removeprefix("--").replace("-", "_"): values for name, values in said.items() if name not in placed}
+    assert set(config["engine_kwargs"]) == set(expected)
+    for name, values in expected.items():
+        told = config["engine_kwargs"][name]
+        assert told is True if not values else told == json.loads(values[0]) if not isinstance(told, str) else told == values[0]
+    assert config.get("runtime_env", {}).get("env_vars", {}) == ({} if nodes == 1 else {"VLLM_PP_LAYER_PARTITION": "42,38"})
+
+
+@pytest.mark.parametrize(("launcher", "flag"), [(Launcher.VLLM, "--model"), (Launcher.SGLANG, "--model-path")])
+def test_dynamos_records_take_the_graph(launcher: Launcher, flag: str) -> None:
+    given = served(replicas=2, tp=8, pp=2, nodes=4, engine=SERVERS[launcher][0])
+    read = ask("dynamo", "dynamo_graph.py", job(given, Scheduler.DYNAMO, launcher).text)
+    assert read["unknown"] == [] and read["components"]["Frontend"]["replicas"] == 1
+    worker = read["components"]["worker"]
+    assert (worker["replicas"], worker["nodes"], worker["resources"]) == (2, 2, {"limits": {"nvidia.com/gpu": "8"}})
+    # Its operator says what nodes are told, its worker has no port of its own.
+    assert worker["words"][:5] == ["python3", "-m", f"dynamo.{launcher.value}", flag, "./llama-3.1-70b"]
+    assert not {"--port", "--nnodes", "--node-rank", "--headless"} & set(worker["words"])
+
+
+def test_kubernetes_expands_nothing_in_a_name_of_dynamos() -> None:
+    hostile = "$(HOSTNAME) $$x; touch PWNED"
+    described = yaml.safe_load(job(with_name(served(replicas=2, tp=4), hostile), Scheduler.DYNAMO, Launcher.VLLM).text)
+    (worker,) = described["spec"]["components"][1]["podTemplate"]["spec"]["containers"]
+    assert worker["args"][1] == f"./{hostile}".replace("$", "$$") and worker["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    with pytest.raises(ExportError, match="to a shell"):
+        job(with_name(served(tp=8, pp=2), hostile), Scheduler.DYNAMO, Launcher.VLLM)
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.RAY_SERVE, Scheduler.DYNAMO])
+def test_engines_that_a_scheduler_does_not_run_are_refused(scheduler: Scheduler) -> None:
+    given = served(replicas=4, tp=4, engine=ServingEngine.TENSORRT_LLM)
+    with pytest.raises(ExportError, match=r"search\.engine vllm"):
+        job(given, scheduler, Launcher.TENSORRT_LLM)
+    other = served(replicas=4, tp=4)
+    (group,) = other.request.cluster.groups
+    cluster = Cluster((replace(group, node=replace(group.node, device=device("gaudi-3"))),))
+    with pytest.raises(ExportError, match="--on kubernetes"):
+        job(AnsweredRequest(other.plan, replace(other.request, cluster=cluster)), scheduler, Launcher.VLLM)

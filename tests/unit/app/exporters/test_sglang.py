@@ -40,9 +40,11 @@ def mixture(**layout: Any) -> tuple[Plan, PlanRequest]:
     return served(MIXTURE, **{"tp": 2, "attention_dp": 4, "ep": 8, "layers": [61]} | layout)
 
 
-def pooled(*, prefill_tp: int = 2, cp: int = 1, decode_tp: int = 4, decode_pp: int = 1) -> tuple[Plan, PlanRequest]:
+def pooled(
+    *, prefill_tp: int = 2, cp: int = 1, decode_tp: int = 4, decode_pp: int = 1, speculation: Speculation | None = None
+) -> tuple[Plan, PlanRequest]:
     """Two prefill workers of tp x cp ranks beside two decode workers."""
-    plan, request = served(replicas=2, tp=decode_tp, pp=decode_pp, nodes=4)
+    plan, request = served(replicas=2, tp=decode_tp, pp=decode_pp, nodes=4, speculation=speculation)
     other, _ = served(replicas=2, tp=prefill_tp * cp, nodes=4)
     decode, pool = replicas_of(plan), replicas_of(other)
     axes = replace(pool.axes, tp=prefill_tp, cp=cp)

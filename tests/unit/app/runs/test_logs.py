@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,11 @@ from meshwright.app.runs.logs.writers import LogWriter
 from meshwright.app.runs.service import observation
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.layouts import Replicas
+from meshwright.solver.answer.plan import AnsweredRequest
 from tests.support.observed import answered
+from tests.support.requests_given import resolved, serving
+from tests.unit.solver.verify.plans import serving_plan
 
 LOGS = Path(__file__).parents[3] / "support" / "logs"
 PLAN = "sha256:" + "0" * 64
@@ -97,7 +102,8 @@ def test_a_log_is_known_as_that_of_its_writer(name: str) -> None:
 
 
 def test_every_writer_has_a_log() -> None:
-    assert {writer for writer, _, _ in TRAINED.values()} | {LogWriter.SERVING_BENCHMARK} == set(READERS)
+    served = {LogWriter.SERVING_BENCHMARK, LogWriter.VLLM_SERVER}
+    assert {writer for writer, _, _ in TRAINED.values()} | served == set(READERS)
 
 
 @pytest.mark.parametrize("name", ["vllm_bench.json", "sglang_bench.jsonl"])
@@ -128,6 +134,116 @@ def test_a_serving_benchmark_without_a_rate_that_wrote_each_request() -> None:
     assert asked_for["ttft_p95_s"] == pytest.approx(0.291), "what the benchmark says itself counts"
     for broken in ("output_lens", "ttfts", "itls"):
         assert read([json.dumps({**result, broken: "none"})]).figures == {"tokens_per_s": 3267.09}
+
+
+PRINTED = """\
+Traffic request rate: 1.5
+============ Serving Benchmark Result ============
+Successful requests:                     300
+Output token throughput (tok/s):         80.41
+Peak output token throughput (tok/s):    61.00
+Total token throughput (tok/s):          723.84
+---------------Time to First Token----------------
+Mean TTFT (ms):                          34710.68
+{ttft}
+P99 TTFT (ms):                           69799.94
+-----Time per Output Token (excl. 1st token)------
+Median TPOT (ms):                        236.59
+{tpot}
+---------------Inter-token Latency----------------
+P95 ITL (ms):                            1339.92
+==================================================
+"""
+"""The table of vLLM's benchmark, with figures of a published run of Nemotron-3-Super on a GB10 (of May 2026)."""
+
+
+def test_the_table_that_a_serving_benchmark_prints() -> None:
+    read = READERS[LogWriter.SERVING_BENCHMARK]
+    both = {
+        "ttft": "P95 TTFT (ms):                           49617.69  ",
+        "tpot": "P95 TPOT (ms):                           283.73    ",
+    }
+    whole = PRINTED.format(**both)
+    figures = {"tokens_per_s": 80.41, "ttft_p95_s": 49.61769, "tpot_p95_s": 0.28373}
+    assert read(whole.splitlines()).figures == pytest.approx(figures)
+    bare = PRINTED.format(ttft="", tpot="").replace("80.41", "352.14")
+    assert read(bare.splitlines()).figures == {"tokens_per_s": 352.14}, "without --metric-percentiles there is no P95"
+    assert read([*bare.splitlines(), *whole.splitlines()]).figures == pytest.approx(figures), "the last table counts"
+    assert read([*whole.splitlines(), *bare.splitlines()]).figures == {"tokens_per_s": 352.14}, "and nothing of one before"
+    assert read(whole.splitlines()[2:]).figures == {}, "no table without its title"
+
+
+WINDOW = (
+    "{prefix}Avg prompt throughput: {prompt} tokens/s, Avg generation throughput: {rate} tokens/s, "
+    "Running: {running} reqs, {more}"
+)
+V1 = "Waiting: {waiting} reqs, GPU KV cache usage: 95.9%, Prefix cache hit rate: 0.0%"
+STARTED = "(APIServer pid=3646) INFO 05-19 10:13:{second} [loggers.py:271] "
+
+# Prompt and generation throughput, running and waiting requests: of vLLM's issue 43295.
+BUSY = ((0.0, 1055.3, 18, 43), (0.0, 1226.3, 18, 42), (12068.8, 734.9, 18, 33), (18032.5, 589.8, 21, 23), (0.0, 1242.7, 20, 23))
+
+
+def server_log(engines: tuple[str, ...] = ("Engine 000: ",)) -> list[str]:
+    """A server's log: idle, busy, idle again."""
+    idle = (0.0, 0.0, 0, 0)
+    lines = ["(APIServer pid=3646) INFO:     Application startup complete."]
+    for place, (prompt, rate, running, waiting) in enumerate((idle, *BUSY, idle)):
+        for engine in engines:
+            prefix, more = STARTED.format(second=f"{place}1") + engine, V1.format(waiting=waiting)
+            lines.append(WINDOW.format(prefix=prefix, prompt=prompt, rate=rate, running=running, more=more))
+    return lines
+
+
+def test_the_log_of_a_vllm_server() -> None:
+    """Means of the windows in which requests ran, the first of them left out; each engine's, together."""
+    mean = (1226.3 + 734.9 + 589.8 + 1242.7) / 4
+    read = READERS[LogWriter.VLLM_SERVER]
+    one, two = read(server_log()), read(server_log(("Engine 000: ", "Engine 001: ")))
+    assert (one.served_tokens_per_s, one.engines) == (pytest.approx(mean), 1)
+    assert (two.served_tokens_per_s, two.engines) == (pytest.approx(2 * mean), 2)
+    together = read(server_log(("4 Engines Aggregated: ",)))
+    assert (together.served_tokens_per_s, together.engines) == (pytest.approx(mean), 4)
+    # Versions before 0.8, with figures of issue 12314.
+    old = "Swapped: 0 reqs, Pending: 0 reqs, GPU KV cache usage: 2.0%, CPU KV cache usage: 0.0%."
+    prefix = "INFO 01-22 18:27:20 metrics.py:449] "
+    lines = [WINDOW.format(prefix=prefix, prompt=0.0, rate=rate, running=1, more=old) for rate in (41.7, 41.7, 41.5, 41.8)]
+    assert read(lines).served_tokens_per_s == pytest.approx((41.7 + 41.5 + 41.8) / 3)
+    assert read(lines[:1]).served_tokens_per_s == pytest.approx(41.7), "one window is better than none"
+    assert not read(server_log()[:2]).has_times, "an idle server"
+    others = [writer for writer in LogWriter if READERS[writer](server_log()).has_times]
+    assert others == [LogWriter.VLLM_SERVER]
+
+
+def served(replicas: int, groups: int = 1) -> AnsweredRequest:
+    """A serving plan of so many replicas, each of so many attention groups."""
+    plan, request = serving_plan(), resolved(serving())
+    assert isinstance(plan.layout, Replicas)
+    axes, load = replace(plan.layout.axes, attention_dp=groups), replace(plan.layout.load, replicas=replicas)
+    return AnsweredRequest(replace(plan, layout=replace(plan.layout, axes=axes, load=load)), request)
+
+
+def test_a_servers_log_is_of_one_replica_or_of_all(tmp_path: Path) -> None:
+    mean = (1226.3 + 734.9 + 589.8 + 1242.7) / 4
+    path = tmp_path / "server.log"
+    path.write_text("\n".join(server_log(("Engine 000: ", "Engine 001: "))))
+    for replicas, groups, told in ((2, 1, 2 * mean), (1, 2, 2 * mean), (3, 2, 6 * mean)):
+        assert run_of_log(path, served(replicas, groups), plan=PLAN).tokens_per_s == pytest.approx(told)
+    for replicas, groups, allowed in ((3, 1, "1, those of one replica, or 3, those of all"), (1, 4, "4")):
+        with pytest.raises(InvalidInputError, match="engines are not those of the plan") as refused:
+            run_of_log(path, served(replicas, groups), plan=PLAN)
+        assert refused.value.allowed == allowed
+    with pytest.raises(InvalidInputError, match="log of a server, the plan is of training"):
+        run_of_log(path, answered(), plan=PLAN)
+    pools = replace(served(2), plan=replace(served(2).plan, layout=None))
+    with pytest.raises(InvalidInputError, match="says nothing of workers that differ"):
+        run_of_log(path, pools, plan=PLAN)
+
+
+def test_a_server_without_memory_for_its_cache_ran_out(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("\n".join([*server_log(), "ValueError: No available memory for the cache blocks. Try increasing"]))
+    assert run_of_log(path, served(1), plan=PLAN).outcome is RunOutcome.OUT_OF_MEMORY
 
 
 def test_a_log_in_which_memory_ran_out() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
@@ -19,7 +21,7 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving import plan_serving
-from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.verify import Rule, check
 from tests.support.flat_plans import with_fields
@@ -115,6 +117,52 @@ def test_what_pools_can_not_be_asked() -> None:
     clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 4)))
     with pytest.raises(WorkloadError, match="closed loop"):
         plan(clients)
+
+
+def drafting(request: ServingRequest, *, memory_bytes: float = 1e9, acceptance: float = 0.7) -> ServingRequest:
+    draft = Draft(DraftMethod.EAGLE, relative_cost=0.05, memory_bytes=memory_bytes)
+    return replace(request, workload=replace(request.workload, speculation=Speculation(4, acceptance, draft)))
+
+
+@pytest.mark.parametrize(("rate", "tpot_ms"), [(9.0, 12.0), (9.0, 5.0), (20.0, 9.0)])
+def test_pools_that_draft_tokens_are_those_of_enumeration(rate: float, tpot_ms: float) -> None:
+    request = drafting(asked(rate=rate, tpot_ms=tpot_ms, on=cluster(per_node=8)))
+    answer = plan(request)
+    assert (answer.devices if answer.feasible else None) == best_objective(request, found=None)
+    if answer.feasible:
+        assert described(answer) == roomiest(request, answer)
+
+
+def test_drafts_make_tokens_of_pools_come_faster_and_prompts_not() -> None:
+    plain, request = asked(tpot_ms=4.0), drafting(asked(tpot_ms=4.0))
+    assert not plan(plain).feasible
+    answer = plan(request)
+    pools = pools_of(answer)
+    assert "with drafted tokens pp is 1" in answer.certificate.space
+    assert {axes.pp for axes in (pools.prefill.axes, pools.decode.axes)} == {1}
+    assert predict(request, answer).predicted == answer.predicted
+    found = simulate(request, answer)
+    assert answer.predicted is not None and found.tpot is not None
+    assert (found.ttft.p95.value, found.tpot.p95.value) == (answer.predicted.ttft_p95_s, answer.predicted.tpot_p95_s)
+    # The same pools, none of whose proposals is kept.
+    refused = simulate(drafting(request, acceptance=0.0), answer)
+    assert refused.tpot is not None and refused.tpot.p95.value > 2.0 * found.tpot.p95.value
+
+
+def test_the_checker_counts_the_draft_in_both_pools() -> None:
+    request = drafting(asked(tpot_ms=4.0))
+    answer = plan(request)
+    heavier = check(answer, drafting(request, memory_bytes=2e10))
+    assert {v.where.split(".")[1] for v in heavier if v.rule is Rule.WEIGHTS} == {"prefill", "stages[0]"}
+    pool = pools_of(answer).prefill
+    few = changed(answer, max_num_batched_tokens=5 * pool.max_num_seqs - 1)
+    assert (Rule.UTILISATION, "plan.prefill.serving.max_num_batched_tokens") in {(v.rule, v.where) for v in check(few, request)}
+
+
+def test_no_prefill_worker_that_drafts_shares_prompts() -> None:
+    sharing = asked(search=replace(POOLS, cp=(1, 2), engine=ServingEngine.SGLANG))
+    assert {layout.grid.cp for layout in prefill_layouts(sharing)} == {1, 2}
+    assert {layout.grid.cp for layout in prefill_layouts(drafting(sharing))} == {1}
 
 
 def changed(answer: Plan, **fields: object) -> Plan:

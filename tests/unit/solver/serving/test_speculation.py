@@ -11,7 +11,7 @@ from meshwright.costmodels.errors import ModelError, WorkloadError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import FrontierScope, ServingMode
+from meshwright.solver.problem.choices import FrontierScope
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import predict_serving
@@ -113,7 +113,6 @@ def test_the_checker_counts_the_draft_by_itself() -> None:
 @pytest.mark.parametrize(
     ("search", "said"),
     [
-        (Search(modes=(ServingMode.AGGREGATED, ServingMode.DISAGGREGATED)), "workers that do both phases"),
         (Search(pp=(2,)), "without pipeline stages"),
         (Search(frontier=FrontierScope.SWEPT), "not drawn with speculative decoding"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
+from meshwright.solver.api import simulate
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import Arrivals, ServingRequest, ServingWorkload, Slo
@@ -31,6 +33,7 @@ from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.verify import check
 from tests.support.flat_plans import flat
+from tests.support.serving_layouts import replicas_of
 from tests.unit.solver.serving.enumeration import best_objective
 from tests.unit.solver.serving.requests import cluster, serving_request
 
@@ -112,6 +115,32 @@ def test_a_plan_for_clients_predicts_itself() -> None:
     of = request(ClosedArrivals("closed", 16), **HARD)
     answer = plan(of)
     assert predict_serving(of, answer).predicted == answer.predicted
+
+
+def test_a_run_counts_from_its_opening_burst_to_its_end() -> None:
+    settled = request(ClosedArrivals("closed", 24), **HARD)
+    burst = request(ClosedArrivals("closed", 24, requests_per_client=6), **HARD)
+    answer = plan(burst)
+    found, long = simulate(burst, answer), simulate(settled, answer)
+    assert (found.requests, found.counted) == (6 * math.ceil(24 / replicas_of(answer).load.replicas),) * 2
+    assert found.missed == () and predict_serving(burst, answer).predicted == answer.predicted
+    assert answer.predicted is not None and found.ttft.p95.value == answer.predicted.ttft_p95_s
+    # A sixth of the requests come at once, and wait for one another; of clients that have long been at it none do.
+    assert found.ttft.p95.value > 1.2 * long.ttft.p95.value
+    assert {(p.low, p.high) for p in found.ttft.percentiles} == {(p.value, p.value) for p in found.ttft.percentiles}
+
+
+def test_a_burst_that_no_layout_takes_in_time_has_a_reason() -> None:
+    answer = plan(request(ClosedArrivals("closed", 400, requests_per_client=2), **(HARD | {"ttft_ms": 60.0})))
+    assert answer.reason is not None
+
+
+def test_the_burst_is_one_in_so_many_requests() -> None:
+    answer = plan(request(ClosedArrivals("closed", 16, requests_per_client=4), **HARD))
+    few, many = (
+        simulate(request(ClosedArrivals("closed", 16, requests_per_client=n), **HARD), answer).ttft.p95.value for n in (4, 60)
+    )
+    assert many < few
 
 
 def test_too_many_clients_are_named() -> None:

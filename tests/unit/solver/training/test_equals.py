@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -10,13 +11,16 @@ from meshwright.app.text.equals import equals_in_words
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import Slo, TrainingRequest
+from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.energy import step_energy_j
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
 from meshwright.solver.training.forms.joint_certificate import instead_of
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.training.report.equals import MOST_TO_TRY, equal_plans
+from meshwright.solver.training.report.equals import MOST_TO_TRY, energy_of, equal_plans
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, RankingNoise
-from meshwright.solver.training.search.best_first import search
+from meshwright.solver.training.search.aims import LeastEnergy
+from meshwright.solver.training.search.best_first import decision_tables, search
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.search.expansion import expand
 from meshwright.solver.training.search.partition import Shortfall, partition_stages
@@ -118,8 +122,59 @@ def test_objectives_that_choose_devices_have_a_class_on_those_devices() -> None:
         assert plan.equals.count >= 1
         for each in plan.equals.also_try:
             assert each.step_time_s <= plan.predicted.step_time_s * (1 + plan.equals.within) * (1 + 1e-12)
-        energy = plan_training(replace(request, objective=Objective.ENERGY), stop=never_stop, progress=ignore_progress)
-        assert energy.equals is None
+
+
+def test_plans_of_least_energy_have_a_class_by_their_energy() -> None:
+    several = 0
+    for seed in (3, 16, 18, 30):
+        request = replace(random_request(seed), objective=Objective.ENERGY)
+        plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+        assert plan.equals is not None and plan.equals.within == REACH
+        for each in plan.equals.also_try:
+            words = re.match(r"predicted ([0-9.]+)% more energy; ", each.differs)
+            assert words is not None and 0.0 <= float(words[1]) / 100 <= REACH + 5e-4
+            assert "of the step" not in each.differs
+        several += plan.equals.count > 1
+    assert several
+
+
+def test_the_class_of_least_energy_is_that_of_its_search() -> None:
+    """By joules and not by seconds: no member is missed that was met, none is too slow for a target."""
+    for seed in (3, 16, 30):
+        request = random_request(seed)
+        costs = TrainingCosts(request)
+        aim = LeastEnergy(request, costs)
+        result = search(request, costs, stop=never_stop, progress=ignore_progress, aim=aim, reach=REACH)
+        assert result.best is not None
+        met = (result.best, *result.alternatives, *result.near)
+        within = [each for each in met if each.value <= result.best.value * (1 + REACH)]
+        ranked = energy_of(request.cluster)
+        equals = equal_plans(costs, result, ranked=ranked)
+        assert equals.count == len({each.decision.candidate.kind for each in within})
+        slowest_s = result.best.cost.step_time_s
+        quick = {each.decision.candidate.kind for each in within if each.cost.step_time_s <= slowest_s}
+        assert equal_plans(costs, result, slowest_s=slowest_s, ranked=ranked).count == len(quick)
+
+
+def test_parts_of_a_step_weigh_in_its_energy_by_the_power_they_take() -> None:
+    """Together they make the energy of the cost model, where all ranks are alike."""
+    checked = 0
+    for seed in range(40):
+        request = random_request(seed)
+        costs = TrainingCosts(request)
+        best = search(request, costs, stop=never_stop, progress=ignore_progress).best
+        if best is None or best.decision.candidate.mesh.pp > 1 or len(request.cluster.groups) > 1:
+            continue
+        mesh = best.decision.candidate.mesh
+        if mesh.stage_devices != request.cluster.n_devices:
+            continue
+        tables = decision_tables(best.decision, costs)
+        parts = astuple(time_breakdown(best.decision, best.cost, tables))
+        weights = energy_of(request.cluster).weights
+        joules = sum(weight * seconds for weight, seconds in zip(weights, parts, strict=True))
+        assert joules == pytest.approx(step_energy_j(request.cluster, best.decision, best.cost, tables), rel=1e-9)
+        checked += 1
+    assert checked > 3
 
 
 def test_a_wider_form_names_the_plan_that_it_takes_the_place_of() -> None:

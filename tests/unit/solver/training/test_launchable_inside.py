@@ -162,3 +162,18 @@ def test_choices_that_no_launcher_has_are_closed_in_the_launchable_part() -> Non
     # What must be opened stays open: no launchable plan has it.
     forced = launchable_part(replace(wide, gradients=(Gradients.RELEASED,)), Launcher.TORCHTITAN)
     assert forced.gradients == (Gradients.RELEASED,)
+
+
+@pytest.mark.parametrize("launcher", [Launcher.TRL, Launcher.DEEPSPEED])
+def test_a_faster_launcher_s_kernels_are_not_those_of_the_one_that_is_named(launcher: Launcher) -> None:
+    workload = TrainingWorkload("training", global_batch=256, seq_len=8192)
+    search = Search(space=Space.FREE, launcher=launcher)
+    cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 1),))
+    request = TrainingRequest(model("llama-3.1-8b"), cluster, workload, search=search)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.feasible and check(plan, request) == ()
+    own = plan_training(
+        replace(request, search=replace(search, space=Space.LAUNCHABLE)), stop=never_stop, progress=ignore_progress
+    )
+    assert plan.certificate.objective is not None and own.certificate.objective is not None
+    assert plan.certificate.objective <= own.certificate.objective * (1 + 1e-9)

@@ -17,8 +17,8 @@ from meshwright.solver.control import Stop, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Improvements, Objective
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
 from meshwright.solver.request_changes import Change
-from meshwright.solver.suggestions import LEAST_GAIN, Work, solved_suggestions
-from meshwright.solver.training.report.changes import training_changes
+from meshwright.solver.suggestions import LEAST_GAIN, Work, solved_suggestions, surer_suggestions
+from meshwright.solver.training.report.changes import SAFE, is_tight, training_changes
 from tests.support.fakes import infeasible_plan
 from tests.unit.solver.training.full_space import larger
 from tests.unit.solver.training.instances import random_request
@@ -131,6 +131,75 @@ def test_what_makes_a_plan_better_is_reached() -> None:
             assert gain >= LEAST_GAIN and each.reaches.startswith(f"{gain:.1%} better: ")
         kinds |= reached(request, plan)
     assert {"search.risk", "search.microbatch", "cluster.groups.0.nodes", "slo.max_step_time_s"} <= kinds
+
+
+def tight(seed: int, memory: float) -> TrainingRequest:
+    """A request of `short_of_memory` with so much of its devices' memory that it has a plan, of which what would make it better
+    is asked."""
+    drawn = short_of_memory(seed)
+    groups = []
+    for group in drawn.cluster.groups:
+        device = group.node.device
+        more = replace(device, memory_bytes=round(device.memory_bytes * memory / SHORT_OF_MEMORY[seed]))
+        groups.append(replace(group, node=replace(group.node, device=more)))
+    search = replace(drawn.search, improvements=Improvements.SOLVED)
+    return as_written(replace(drawn, cluster=replace(drawn.cluster, groups=tuple(groups)), search=search))
+
+
+def test_what_makes_a_tight_plan_safe_is_reached_with_its_price() -> None:
+    """At the risk alone, or where nothing is safe there, or only slower, beside what takes memory off the devices."""
+    offloaded = {"search.risk": "0.01", "search.offload_optimizer": "[1.0]"}
+    for request, wanted in ((improving(6), {"search.risk": "0.01"}), (tight(19, 1.05), offloaded)):
+        plan = run(request)
+        assert plan.feasible and is_tight(plan) and plan.certificate.objective is not None
+        safe = [each for each in plan.suggestions if each.set.get("search.risk") == "0.01"]
+        assert [dict(each.set) for each in safe] == [wanted]
+        loss = safe[0].objective / plan.certificate.objective - 1
+        assert loss > 0 and safe[0].reaches.startswith(f"{loss:.1%} worse: ")
+        reached(request, plan)
+        search = replace(request.search, risk=SAFE, improvements=Improvements.UNASKED)
+        if "search.offload_optimizer" in wanted:
+            search = replace(search, offload_optimizer=(1.0,))
+        found = run(replace(request, search=search))
+        assert not is_tight(found) and found.certificate.objective == pytest.approx(safe[0].objective)
+
+
+def test_a_plan_that_is_safe_is_not_made_safer() -> None:
+    for seed in (1, 34):
+        plan = run(improving(seed))
+        assert plan.feasible and not is_tight(plan)
+        assert not any(each.set.get("search.risk") == json.dumps(SAFE) for each in plan.suggestions)
+
+
+def test_beside_a_surer_change_only_what_costs_less_is_suggested() -> None:
+    request = short_of_time(3)
+    good = run(as_written(replace(request, slo=Slo())))
+    assert good.certificate.objective is not None
+    worth = {"own": 1.0, "surer": 1.2, "cheaper": 1.1, "dearer": 1.3, "hardly": 1.195, "free": 1.0}
+
+    def change(name: str) -> Change:
+        return Change(name, {}, replace(request, model=replace(request.model, name=name)))
+
+    def plan_of(name: str) -> Plan:
+        objective = worth[name] * good.certificate.objective  # type: ignore[operator]
+        return replace(good, feasible=name in worth, certificate=replace(good.certificate, objective=objective))
+
+    def found(surer: list[Change], *names: str) -> list[tuple[str, str]]:
+        work = Work(change=1000, ladder=1500, all=4000)
+        suggestions = surer_suggestions(
+            plan_of("own"),
+            surer,
+            lambda _: [[change(name)] for name in names],
+            lambda other, _: plan_of(other.model.name) if other.model.name in worth else replace(good, feasible=False),
+            lambda _: "reached",
+            work=work,
+            stop=never_stop,
+        )
+        return [(each.change, each.reaches) for each in suggestions]
+
+    told = found([change("no"), change("surer")], "cheaper", "dearer", "hardly", "free")
+    assert told == [("surer", "20.0% worse: reached"), ("cheaper", "10.0% worse: reached"), ("free", "as good: reached")]
+    assert found([change("no")], "dearer", "no") == [("dearer", "30.0% worse: reached")]
 
 
 def test_a_plan_has_no_suggestions_unless_they_are_asked_for() -> None:

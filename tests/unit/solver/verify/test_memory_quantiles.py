@@ -17,7 +17,9 @@ from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify import check
 from meshwright.solver.verify.violation import Rule
 from tests.support.flat_plans import flat, with_fields
+from tests.unit.solver.test_implementation import request_of
 from tests.unit.solver.training.instances import random_request
+from tests.unit.solver.verify.changes import changed
 
 
 def planned(request: TrainingRequest) -> Plan:
@@ -118,3 +120,20 @@ def test_more_risk_is_never_slower() -> None:
             plan = planned(replace(request, search=replace(request.search, risk=risk)))
             steps.append(plan.certificate.objective or float("inf"))
         assert steps == sorted(steps, reverse=True), seed
+
+
+def test_a_head_whose_weight_gradients_wait_keeps_what_they_are_of() -> None:
+    """The normed input of 4,096 columns and half of the 128,256 logits, of each token of 15 micro-batches."""
+    request = request_of({"head_gradients": "deferred"})
+    plan = planned(request)
+    assert broken(plan, request) == set()
+    last = len(flat(plan).stages) - 1
+    held = 15 * 4096 * (4096 + 128256 / 2) * 2
+    less = changed(plan, f"stages.{last}.memory.overhead_bytes", flat(plan).stages[last].memory.overhead_bytes - held)
+    (found,) = [each for each in check(less, request) if each.where.endswith("memory.overhead_bytes")]
+    assert found.rule is Rule.OVERHEAD and str(held) in found.message
+    # The first stage has no head, and in the backward pass nothing waits.
+    empty = changed(plan, "stages.0.memory.overhead_bytes", 0.0)
+    assert not [each for each in check(empty, request) if each.where.endswith("memory.overhead_bytes")]
+    at_once = request_of({})
+    assert not [each for each in check(less, at_once) if each.where.endswith("memory.overhead_bytes")]

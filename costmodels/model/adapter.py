@@ -1,0 +1,105 @@
+"""Low-rank adapters beside frozen weights: which products have one, and what it adds (LoRA, Hu et al. 2021, section 4.1).
+
+Beside a weight of k by n there is a product of k by r and one of r by n, whose result is added to the weight's. Frozen weights
+may be stored in four bits (QLoRA, Dettmers et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.dims import VOCAB
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Weight
+from meshwright.costmodels.units import STRICT_RECORD, DType, PositiveInt
+
+
+class BaseFormat(StrEnum):
+    """The format in which frozen weights are stored."""
+
+    WORKING = "working"
+    NF4 = "nf4"
+    """Four bits a weight, with double quantisation (QLoRA, section 3): the layers' products; embedding, norms and head stay."""
+
+
+class AdapterTarget(StrEnum):
+    """A projection beside which there is an adapter, by the name that its module has in transformers."""
+
+    Q = "q_proj"
+    K = "k_proj"
+    V = "v_proj"
+    O = "o_proj"  # noqa: E741
+    GATE = "gate_proj"
+    UP = "up_proj"
+    DOWN = "down_proj"
+
+
+_WEIGHTS = {
+    AdapterTarget.Q: "wq",
+    AdapterTarget.K: "wk",
+    AdapterTarget.V: "wv",
+    AdapterTarget.O: "wo",
+    AdapterTarget.GATE: "w_gate",
+    AdapterTarget.UP: "w_up",
+    AdapterTarget.DOWN: "w_down",
+}
+
+NF4_BYTES = (4.0 + 8.0 / 64 + 32.0 / (64 * 256)) / 8.0
+"""Bytes of a weight: 4 bits, a constant of 8 bits for 64 weights, and one of 32 bits for 256 of those (QLoRA, section 3)."""
+
+ADAPTER_DTYPE = DType.FP32
+"""Adapters are kept in fp32 and need no master copy (PEFT's autocast_adapter_dtype, which is on)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """Adapters of a run.
+
+    rank          r of each
+    targets       projections that have one, all unless given; those that a model lacks have none, as in PEFT
+    base_format   format in which the frozen weights are stored
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    rank: PositiveInt
+    targets: tuple[AdapterTarget, ...] = tuple(AdapterTarget)
+    base_format: BaseFormat = BaseFormat.WORKING
+
+    def __post_init__(self) -> None:
+        if not self.targets or len(set(self.targets)) != len(self.targets):
+            raise WorkloadError(
+                "targets of an adapter are projections, each once",
+                given=[target.value for target in self.targets],
+                allowed=", ".join(AdapterTarget),
+            )
+
+    def sides(self, operator: Operator, sizes: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
+        """Return (inputs, outputs) of each weight of an operator that has an adapter, under local sizes."""
+        if operator.kind is not OperatorKind.MATMUL:
+            return ()
+        names = {_WEIGHTS[target] for target in self.targets}
+        return tuple(_sides(operator, weight, sizes) for weight in operator.weights if weight.name in names)
+
+    def parameters(self, operator: Operator, sizes: Mapping[str, int]) -> int:
+        """Return the parameters of the adapters of an operator."""
+        return self.rank * sum(inputs + outputs for inputs, outputs in self.sides(operator, sizes))
+
+    def packed(self, operator: Operator, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the elements of each weight of an operator that is stored in four bits."""
+        if self.base_format is BaseFormat.WORKING or operator.kind is not OperatorKind.MATMUL or VOCAB in operator.dims:
+            return ()
+        matrices = (weight for weight in operator.weights if set(operator.contracted_dims) <= set(weight.dims))
+        return tuple(weight.elements(sizes) for weight in matrices if weight.tied_to is None)
+
+
+def _sides(operator: Operator, weight: Weight, sizes: Mapping[str, int]) -> tuple[int, int]:
+    inputs = outputs = 1
+    for dim in weight.dims:
+        if dim in operator.contracted_dims:
+            inputs *= sizes[dim]
+        else:
+            outputs *= sizes[dim]
+    return inputs, outputs

@@ -1,0 +1,48 @@
+"""Adapters beside frozen weights: the launchers and the places of state that they are planned for."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.adapter import BaseFormat
+from meshwright.solver.problem.choices import Gradients, Space
+from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+
+
+def zero_stages_beside(workload: TrainingWorkload) -> tuple[int, ...]:
+    """Return the ZeRO stages that are planned: all but those that shard what frozen weights lack; packed weights stay whole."""
+    if workload.adapter is None:
+        return (0, 1, 2, 3)
+    return (0, 3) if workload.adapter.base_format is BaseFormat.WORKING else (0,)
+
+
+def refuse_adapters(request: TrainingRequest) -> None:
+    """Raise WorkloadError for a search that does not go with the workload's adapters."""
+    if request.workload.adapter is None:
+        return
+    search = request.search
+    able = sorted(launcher.value for launcher, rules in TRAINERS.items() if rules.adapters)
+    rules = TRAINERS.get(search.launcher)
+    if search.space is not Space.LAUNCHABLE or search.system is not None or rules is None or not rules.adapters:
+        given = {"space": search.space.value, "launcher": search.launcher.value}
+        raise WorkloadError(
+            "adapters are planned for launchers that train them",
+            given=given,
+            allowed=f"space: launchable, and launcher: {' or '.join(able)}",
+        )
+    stages = zero_stages_beside(request.workload)
+    if search.zero_stages and set(search.zero_stages).isdisjoint(stages):
+        raise WorkloadError(
+            "no such ZeRO stage is planned beside these adapters",
+            given=list(search.zero_stages),
+            allowed=", ".join(str(stage) for stage in stages),
+        )
+    shares = [each.name for each in fields(search) if each.name.startswith("offload_") and any(getattr(search, each.name))]
+    if shares or Gradients.RELEASED in search.gradients:
+        raise WorkloadError(
+            "beside adapters all state stays on the device until the step ends",
+            given=shares or "gradients: released",
+            allowed="no offload, and gradients: [kept]",
+        )

@@ -1,0 +1,197 @@
+"""Adapters of low rank beside frozen weights: what they take, what is left out, what is refused, and plans of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshwright.app.catalog import model
+from meshwright.app.exporters import export
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.adapter import Adapter, AdapterTarget, BaseFormat
+from meshwright.costmodels.model.implementation import TrainedWeights
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
+from meshwright.solver.switching.switch import switch_bytes
+from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.report.changes import training_changes
+from meshwright.solver.verify import Rule, check
+from tests.support.flat_plans import flat, with_fields
+from tests.unit.solver.training.planned import planned
+
+LLAMA = model("llama-3.1-8b")
+LORA_16 = 41_943_040
+"""Trainable parameters of Llama-3-8B with rank 16 beside all seven projections, as PEFT prints them."""
+PACKED = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336)
+
+
+def asked(adapter: Adapter | None, *, layers: int = 32, launcher: Launcher = Launcher.TRL, **search: Any) -> TrainingRequest:
+    """The model on a node of eight H100."""
+    chain = tuple(replace(run, repeat=layers) if run.repeat > 1 else run for run in LLAMA.chain)
+    workload = TrainingWorkload("training", global_batch=32, seq_len=2048, adapter=adapter)
+    cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 1),))
+    wanted = Search(space=Space.LAUNCHABLE, launcher=launcher, **search)
+    return TrainingRequest(replace(LLAMA, chain=chain), cluster, workload, search=wanted)
+
+
+def test_lora_holds_the_model_and_sixteen_bytes_an_adapter_parameter() -> None:
+    memory = flat(planned(asked(Adapter(16), zero_stages=(0,)))).stages[0].memory
+    assert memory.weights_bytes == pytest.approx(2 * LLAMA.parameters() + 4 * LORA_16)
+    assert memory.gradients_bytes == pytest.approx(4 * LORA_16)
+    assert memory.optimizer_bytes == pytest.approx(8 * LORA_16)
+
+
+def test_zero_3_divides_weights_and_adapters() -> None:
+    memory = flat(planned(asked(Adapter(16), zero_stages=(3,), shard_ranks=(8,)))).stages[0].memory
+    assert memory.weights_bytes == pytest.approx((2 * LLAMA.parameters() + 4 * LORA_16) / 8)
+    assert memory.gradients_bytes + memory.optimizer_bytes == pytest.approx(12 * LORA_16 / 8)
+
+
+def test_qlora_packs_the_products_of_layers_alone() -> None:
+    memory = flat(planned(asked(Adapter(16, base_format=BaseFormat.NF4)))).stages[0].memory
+    whole = 2 * (LLAMA.parameters() - PACKED)
+    assert memory.weights_bytes == pytest.approx(whole + PACKED * 4.127 / 8 + 4 * LORA_16, rel=1e-4)
+    # The widest weight is unpacked while a product reads it.
+    assert memory.transient_bytes >= 2 * 4096 * 14336
+
+
+def test_targets_choose_what_has_an_adapter() -> None:
+    few = Adapter(8, (AdapterTarget.Q, AdapterTarget.V))
+    memory = flat(planned(asked(few, zero_stages=(0,)))).stages[0].memory
+    assert memory.gradients_bytes == pytest.approx(4 * 32 * 8 * ((4096 + 4096) + (4096 + 1024)))
+
+
+def test_products_lose_their_weight_gradients_and_gain_thin_products() -> None:
+    up, sizes = LLAMA.block("layer").operator("gate_up_proj"), {**LLAMA.dims, "batch": 1, "seq": 2048}
+    h100 = node_type("dgx-h100").device
+
+    def times(trained: TrainedWeights, adapter: Adapter | None) -> tuple[float, float]:
+        found = operator_time(up, sizes, device=h100, dtype=DType.BF16, trained=trained, adapter=adapter)
+        return found.forward_s, found.backward_s
+
+    whole = times(TrainedWeights.ALL, None)
+    lora, wide = (times(TrainedWeights.ADAPTERS, Adapter(rank)) for rank in (16, 512))
+    none = times(TrainedWeights.ADAPTERS, Adapter(16, (AdapterTarget.Q,)))
+    packed = times(TrainedWeights.ADAPTERS, Adapter(16, (AdapterTarget.Q,), BaseFormat.NF4))
+    assert none[0] == whole[0] < lora[0] < wide[0]
+    assert none[1] < lora[1] < wide[1]
+    assert lora[1] < whole[1]
+    unpacked_s = 2 * 4096 * 14336 * (2 + 4.127 / 8) / h100.memory_bytes_per_s
+    for plain_s, packed_s in zip(none, packed, strict=True):
+        assert unpacked_s < packed_s - plain_s < 2 * unpacked_s
+
+
+@pytest.mark.parametrize("base", BaseFormat)
+def test_plans_are_the_best_of_all_choices_and_agree_with_their_own_prediction(base: BaseFormat) -> None:
+    request = asked(Adapter(32, base_format=base), launcher=Launcher.AXOLOTL)
+    plan = planned(request)
+    assert plan.certificate.status is Status.OPTIMAL
+    assert predict_training(request, plan).predicted == plan.predicted
+    steps_s = []
+    for zero, mode, size in itertools.product((0, 3), (Recompute.NONE, Recompute.FULL), (1, 2, 4)):
+        if zero == 0 or base is BaseFormat.WORKING:
+            one = replace(request.search, zero_stages=(zero,), recompute=(mode,), microbatch=(size,))
+            alone = planned(replace(request, search=one)).predicted
+            steps_s += [alone.step_time_s] if alone is not None and alone.step_time_s is not None else []
+    assert len(steps_s) > 3
+    assert plan.predicted is not None
+    assert plan.predicted.step_time_s == pytest.approx(min(steps_s))
+
+
+def test_a_step_takes_less_time_than_training_all_weights() -> None:
+    whole, lora = (planned(asked(adapter)).predicted for adapter in (None, Adapter(16)))
+    assert whole is not None
+    assert lora is not None
+    assert (lora.step_time_s or 0.0) < (whole.step_time_s or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        ("weights_bytes", Rule.WEIGHTS),
+        ("gradients_bytes", Rule.GRADIENTS),
+        ("optimizer_bytes", Rule.OPTIMIZER),
+        ("activations_bytes", Rule.ACTIVATIONS),
+    ],
+)
+@pytest.mark.parametrize("factor", [0.999, 1.001])
+def test_the_checker_counts_what_a_plan_claims(kind: str, rule: Rule, factor: float) -> None:
+    request = asked(Adapter(64, base_format=BaseFormat.NF4), recompute=(Recompute.NONE,))
+    plan = planned(request)
+    (stage,) = flat(plan).stages
+    memory = replace(stage.memory, **{kind: factor * getattr(stage.memory, kind)})
+    changed = with_fields(plan, stages=(replace(stage, memory=memory),))
+    assert rule in {violation.rule for violation in check(changed, request)}
+
+
+def test_the_checker_refuses_what_is_not_planned_beside_adapters() -> None:
+    request = asked(Adapter(16))
+    plan = planned(request)
+    (stage,) = flat(plan).stages
+    sharded = with_fields(plan, stages=(replace(stage, zero_stage=1),))
+    assert Rule.SEARCH in {violation.rule for violation in check(sharded, request)}
+    other = replace(request, search=replace(request.search, launcher=Launcher.HF_TRAINER))
+    assert Rule.LAUNCHER in {violation.rule for violation in check(plan, other)}
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"launcher": Launcher.MEGATRON_LM},
+        {"launcher": Launcher.HF_TRAINER},
+        {"space": Space.FREE},
+        {"zero_stages": (1, 2)},
+        {"offload_optimizer": (0.0, 1.0)},
+    ],
+)
+def test_searches_that_do_not_go_with_adapters_are_refused(search: dict[str, Any]) -> None:
+    request = asked(Adapter(16))
+    with pytest.raises(WorkloadError):
+        planned(replace(request, search=replace(request.search, **search)))
+
+
+def test_workloads_that_do_not_go_with_adapters_are_refused() -> None:
+    request = asked(Adapter(16))
+    with pytest.raises(WorkloadError, match="optimizer"):
+        replace(request, workload=replace(request.workload, optimizer=Optimizer.MUON))
+    with pytest.raises(WorkloadError, match="routed experts"):
+        replace(request, model=model("mixtral-8x7b"))
+    with pytest.raises(WorkloadError, match="each once"):
+        Adapter(16, (AdapterTarget.Q, AdapterTarget.Q))
+
+
+def test_launchers_that_train_no_adapters_export_none() -> None:
+    request = asked(Adapter(16))
+    with pytest.raises(ExportError, match="train all weights"):
+        export(planned(request), request, "accelerate")
+
+
+def test_packed_weights_that_fit_are_not_left_out_of_suggestions() -> None:
+    """70B in four bits fits a device of 80 GB, in 16 bits it does not: shorter sequences help the first alone."""
+    cluster = Cluster((NodeGroup("a", part_of_node(node_type("dgx-h100"), 1), 1),))
+    for base, helps in ((BaseFormat.NF4, True), (BaseFormat.WORKING, False)):
+        request = replace(asked(Adapter(16, base_format=base)), model=model("llama-3.1-70b"), cluster=cluster)
+        request = replace(request, workload=replace(request.workload, global_batch=1, seq_len=65_536))
+        plan = planned(request)
+        assert not plan.feasible
+        assert plan.reason is not None
+        changed = [change.set for ladder in training_changes(request, plan.reason) for change in ladder]
+        assert any("seq_len" in str(each) for each in changed) is helps, changed
+
+
+def test_moves_of_adapters_are_not_counted_as_moves_of_all_weights() -> None:
+    request = asked(Adapter(16))
+    answered = AnsweredRequest(planned(request), request)
+    with pytest.raises(PlanFileError, match="moves of adapters"):
+        switch_bytes(answered, answered)
