@@ -517,11 +517,9 @@ def copied_tree() -> Iterator[Path]:
         tree = Path(folder)
         for name in COPIED:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, tree / name, copy_function=os.link)
+                shutil.copytree(ROOT / name, tree / name, copy_function=os.link, symlinks=True)
             else:
                 os.link(ROOT / name, tree / name)
-        for package in PACKAGES:
-            (tree / "meshwright" / package).symlink_to(tree / package)
         yield tree
 
 

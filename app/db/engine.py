@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -190,18 +191,27 @@ def _refuse_another_file(engine: Engine, path: Path) -> None:
             raise StoreError(f"the file of the plan store {path} is gone: {error.strerror}; {_RESTART}") from None
         return found.st_dev, found.st_ino
 
-    def look_before(dialect: object, record: object, arguments: object, options: object) -> None:
-        # Connecting would make an empty file.
-        if first is not None:
+    def require_same() -> None:
+        if identity() != first:
+            raise StoreError(f"another file was put in place of the plan store {path}; {_RESTART}")
+
+    def connect(dialect: object, record: object, arguments: object, options: dict[str, Any]) -> sqlite3.Connection | None:
+        if first is None:
+            return None
+        # No other file is read by the write-ahead log of the first, and no empty one is made where it is gone.
+        require_same()
+        try:
+            return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, **options)
+        except sqlite3.OperationalError:
             identity()
+            raise
 
     def compare(connection: object, record: object, proxy: object) -> None:
         nonlocal first
         first = first or identity()
-        if identity() != first:
-            raise StoreError(f"another file was put in place of the plan store {path}; {_RESTART}")
+        require_same()
 
-    event.listen(engine, "do_connect", look_before)
+    event.listen(engine, "do_connect", connect)
     event.listen(engine, "checkout", compare)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -57,7 +58,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("source")
     for name in BUILT_FROM:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(ROOT / name, folder / name)
     return folder
@@ -144,12 +145,25 @@ print(len(meshwright.model_names()), len(meshwright.node_names()), len(calibrati
 
 def test_the_wheel_and_the_source_archive_hold_every_module_and_data_file(wheel: Path, source: Path, tmp_path: Path) -> None:
     kept = {".py", ".json", ".typed"}
-    expected = {f"meshwright/{path.relative_to(source / 'meshwright')}" for path in (source / "meshwright").rglob("*.*")}
-    expected |= {f"meshwright/{path.relative_to(source)}" for floor in FLOORS for path in (source / floor).rglob("*.*")}
-    expected = {name for name in expected if Path(name).suffix in kept and ".egg-info" not in name}
+    expected = {f"meshwright/{path.relative_to(source)}" for floor in FLOORS for path in (source / floor).rglob("*.*")}
+    expected |= {str(path.relative_to(source)) for path in (source / "meshwright").glob("*.*")}
+    expected = {name for name in expected if Path(name).suffix in kept}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if Path(name).suffix in kept}
     assert held == expected
     with tarfile.open(built("build_sdist", source, tmp_path)) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    in_tree = {name.removeprefix("meshwright/") if name.split("/")[1] in FLOORS else name for name in expected}
-    assert in_tree <= names
+    assert expected <= names
+
+
+def test_a_checkout_imports_its_own_files_alone_installed_or_not(python: Path, tmp_path: Path) -> None:
+    """Another version is installed in the environment: all of it or nothing of it is imported."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    for name in BUILT_FROM:
+        (checkout / name).symlink_to(ROOT / name)
+    loaded = "import sys, meshwright.app.cli.main, meshwright.solver.api, meshwright.migrations; ours = [module for name, "
+    loaded += "module in sys.modules.items() if name.startswith('meshwright') and module.__file__]; "
+    code = loaded + "print({module.__file__.partition('/meshwright/')[0] for module in ours})"
+    for folder in (checkout, tmp_path):
+        (where,) = ast.literal_eval(run(str(python), "-c", code, cwd=folder))
+        assert (Path(where) == checkout) is (folder is checkout)

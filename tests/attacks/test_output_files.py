@@ -147,6 +147,12 @@ def words(cli: Cli) -> Callable[[Option, Path], list[str]]:
 Words = Callable[[Option, Path], list[str]]
 
 
+def require_tools(option: Option) -> None:
+    """Skip where a command can't come to its end with what is installed."""
+    if option.command == ("calibrate", "profile"):
+        pytest.importorskip("torch")
+
+
 def a_directory(path: Path) -> None:
     path.mkdir()
 
@@ -239,6 +245,7 @@ def test_a_lock_behind_a_link_is_refused(cli: Cli) -> None:
 
 @pytest.mark.parametrize("option", OUTPUTS, ids=lambda option: option.id)
 def test_outputs_are_written_and_leave_nothing_else(option: Option, cli: Cli, words: Words) -> None:
+    require_tools(option)
     target = cli.folder / "made" / "output"
     target.parent.mkdir()
     assert cli(*words(option, target)) in (0, 1)
@@ -258,8 +265,7 @@ def test_many_files_do_not_go_to_stdout(cli: Cli, words: Words, monkeypatch: pyt
 def test_a_dash_is_stdout_and_holds_nothing_else(
     option: Option, cli: Cli, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if option.command == ("calibrate", "profile"):
-        pytest.importorskip("torch")
+    require_tools(option)
     monkeypatch.chdir(cli.folder)
     assert cli(*words(option, Path("-"))) in (0, 1)
     assert not Path("-").exists()
@@ -351,6 +357,7 @@ def fill(folder: Path) -> None:
 
 @pytest.mark.parametrize("option", FILES, ids=lambda option: option.id)
 def test_a_full_disk_leaves_the_old_file_whole(option: Option, cli: Cli, words: Words, small_disk: Path) -> None:
+    require_tools(option)
     target = small_disk / "output"
     target.write_text(OLD)
     fill(small_disk)
