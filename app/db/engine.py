@@ -201,10 +201,11 @@ def _refuse_another_file(engine: Engine, path: Path) -> None:
         # No other file is read by the write-ahead log of the first, and no empty one is made where it is gone.
         require_same()
         try:
-            return sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, **options)
+            opened: sqlite3.Connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, **options)
         except sqlite3.OperationalError:
             identity()
             raise
+        return opened
 
     def compare(connection: object, record: object, proxy: object) -> None:
         nonlocal first

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from meshwright.app.documents.compressed import read_bounded
 from meshwright.app.documents.text import MAX_DOCUMENT_BYTES, NonFinite, parse_document
-from meshwright.app.errors import StoreError
 from meshwright.app.importers.checkpoint import QUANTISATION_FILE, with_quantisation_file
 from meshwright.app.requests.calibrations import StoredCalibrations
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.requests.resolve import NO_STORE, resolve_request
-from meshwright.app.settings import Settings
 from meshwright.app.ways_in.own_hardware import own_nodes
-from meshwright.costmodels.calibration.calibration import Calibration
-from meshwright.costmodels.cluster.cluster import Cluster, NodeType
+from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest
 
 STDIN = "-"
@@ -85,62 +81,6 @@ def read_document(path: str, *, what: str) -> object:
     """The parsed document in a file, or on stdin for "-"; raises InvalidInputError."""
     text = _bounded(sys.stdin.buffer, what) if path == STDIN else _read(Path(path), what)
     return parse_document(text, what=what)
-
-
-class CalibrationsOf:
-    """The calibrations of the settings' database, opened when a request names one."""
-
-    def __init__(self, settings: Settings):
-        self._settings = settings
-
-    def find(self, reference: str) -> Calibration:
-        """The calibration of a reference; raises CalibrationNotFoundError or StoreError."""
-        from meshwright.app.calibrations.store import CalibrationStore
-        from meshwright.app.db.engine import open_engine
-        from meshwright.app.db.migrate import ensure_ready
-
-        engine = open_engine(self._settings.database_url)
-        try:
-            ensure_ready(engine)
-            return CalibrationStore(engine).find(reference)
-        finally:
-            engine.dispose()
-
-
-class RunsOf:
-    """The calibrations that were learned from runs in the settings' database, for a command's request."""
-
-    def __init__(self, settings: Settings, on_trouble: Callable[[str], None]):
-        self._settings, self._on_trouble = settings, on_trouble
-
-    def model(self, name: str) -> ModelGraph:
-        """Always refuses."""
-        return NO_REGISTRY.model(name)
-
-    def cluster(self, name: str) -> Cluster:
-        """Always refuses."""
-        return NO_REGISTRY.cluster(name)
-
-    def newest_calibration(self, key: str) -> Calibration | None:
-        """The newest calibration of a key; None when there is none, and, told, when the database can't be used."""
-        from meshwright.app.calibrations.store import CalibrationStore
-        from meshwright.app.db.engine import open_engine
-        from meshwright.app.db.migrate import ensure_ready
-
-        try:
-            engine = open_engine(self._settings.database_url)
-            try:
-                ensure_ready(engine)
-                return CalibrationStore(engine).newest(key)
-            finally:
-                engine.dispose()
-        except StoreError as error:
-            self._on_trouble(f"warning: planning without what was learned from runs: {error}")
-            return None
-
-    def follows_runs(self, *, is_registered: bool) -> bool:
-        """Return True: plans on this machine use what was learned on it."""
-        return True
 
 
 def _is_folder(path: Path) -> bool:

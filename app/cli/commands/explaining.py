@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.app.calibrations.on_demand import CalibrationsOf
 from meshwright.app.cli.commands.exits import print_json
 from meshwright.app.cli.commands.planning import Output
 from meshwright.app.documents.compressed import read_bounded
@@ -14,7 +15,7 @@ from meshwright.app.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.explaining.explain import EXAMPLE, asked_of, explained, with_better
 from meshwright.app.explaining.explanation import Verdict
 from meshwright.app.explaining.launch_files import NO_FILES, READ_ENDS, LaunchFiles
-from meshwright.app.requests.files import CalibrationsOf, given_request
+from meshwright.app.requests.files import given_request
 from meshwright.app.settings import Settings
 from meshwright.app.ways_in.one_line import OneLine
 from meshwright.costmodels.errors import InvalidInputError

@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from meshwright.app.calibrations.on_demand import CalibrationsOf, RunsOf
 from meshwright.app.cli.commands.exits import print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
@@ -22,7 +23,7 @@ from meshwright.app.plans.keyed import KeyedRequest, keyed_request, plan_text
 from meshwright.app.plans.store import PlanStore
 from meshwright.app.quoting import json_text, shell_word
 from meshwright.app.requests.document import RunsUse
-from meshwright.app.requests.files import STDIN, CalibrationsOf, RunsOf, given_request, read_document, read_request
+from meshwright.app.requests.files import STDIN, given_request, read_document, read_request
 from meshwright.app.requests.registry import NO_REGISTRY, Registry
 from meshwright.app.settings import Settings
 from meshwright.app.solving import predict_here, solve_here

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.app.calibrations.on_demand import CalibrationsOf
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.cli.commands.planning import Output
 from meshwright.app.cli.model_sharding import ModelShardingQuestion, parse_mesh, run_model_sharding
 from meshwright.app.cli.shard_command import run_shard
 from meshwright.app.errors import EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
-from meshwright.app.requests.files import CalibrationsOf, read_request
+from meshwright.app.requests.files import read_request
 from meshwright.app.settings import Settings
 from meshwright.app.text.figures import percent, seconds
 from meshwright.costmodels.errors import InvalidInputError
