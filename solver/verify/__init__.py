@@ -5,6 +5,6 @@ It reads the same records as the search and shares no code with it: what it comp
 
 from meshwright.solver.verify.check import check
 from meshwright.solver.verify.counted import SpaceRules
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.violation import Rule, Subject, Violation
 
-__all__ = ["Rule", "SpaceRules", "Violation", "check"]
+__all__ = ["Rule", "SpaceRules", "Subject", "Violation", "check"]

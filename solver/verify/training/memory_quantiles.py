@@ -40,7 +40,7 @@ def quantile_violations(request: TrainingRequest, memory: StageMemory, where: st
         chance = _chance(law, memory.total_bytes, limit=memory.capacity_bytes)
         if not at_most(chance, request.search.risk):
             given = f"out of memory with a chance of {chance}, at most {request.search.risk} is allowed"
-            yield Violation(Rule.CAPACITY, where, given, limit="device_memory")
+            yield Violation(Rule.RISK, where, given, limit="device_memory")
 
 
 def risk_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
