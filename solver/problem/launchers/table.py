@@ -1,30 +1,45 @@
-"""The table of launchers and serving engines, made of what each one's module declares.
-
-A launcher's module has its facts as ``LAUNCHER``, an engine's has its rules as ``ENGINE``; a module is named as the member of
-`Launcher` or of `ServingEngine` is, so a new one has no line here.
-"""
+"""The table of launchers and serving engines: facts of a launcher are its module's ``LAUNCHER``, rules of an engine its
+``ENGINE``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from importlib import import_module
 from types import MappingProxyType
-from typing import Any
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.launchers import (
+    accelerate,
+    axolotl,
+    deepspeed,
+    hf_trainer,
+    llama_factory,
+    megatron_lm,
+    pytorch,
+    sglang,
+    tensorrt_llm,
+    torchtitan,
+    trl,
+    vllm,
+)
 from meshwright.solver.problem.launchers.server import Engine, Server
 from meshwright.solver.problem.launchers.trainer import Trainer
 
-
-def _declared_by(named: StrEnum, name: str) -> Any:
-    """Return what the module of a launcher or an engine declares under a name."""
-    return getattr(import_module(f"{__package__}.{named.name.lower()}"), name)
-
-
 LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType(
-    {launcher: _declared_by(launcher, "LAUNCHER") for launcher in Launcher}
+    {
+        Launcher.MEGATRON_LM: megatron_lm.LAUNCHER,
+        Launcher.DEEPSPEED: deepspeed.LAUNCHER,
+        Launcher.TORCHTITAN: torchtitan.LAUNCHER,
+        Launcher.PYTORCH: pytorch.LAUNCHER,
+        Launcher.ACCELERATE: accelerate.LAUNCHER,
+        Launcher.HF_TRAINER: hf_trainer.LAUNCHER,
+        Launcher.TRL: trl.LAUNCHER,
+        Launcher.AXOLOTL: axolotl.LAUNCHER,
+        Launcher.LLAMA_FACTORY: llama_factory.LAUNCHER,
+        Launcher.VLLM: vllm.LAUNCHER,
+        Launcher.SGLANG: sglang.LAUNCHER,
+        Launcher.TENSORRT_LLM: tensorrt_llm.LAUNCHER,
+    }
 )
 
 TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
@@ -37,7 +52,13 @@ SERVERS: Mapping[Launcher, Server] = MappingProxyType(
 )
 """Launchers of serving plans."""
 
-ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType({engine: _declared_by(engine, "ENGINE") for engine in ServingEngine})
+ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType(
+    {
+        ServingEngine.VLLM: vllm.ENGINE,
+        ServingEngine.SGLANG: sglang.ENGINE,
+        ServingEngine.TENSORRT_LLM: tensorrt_llm.ENGINE,
+    }
+)
 
 
 def launcher_of(engine: ServingEngine) -> Launcher | None:
