@@ -94,9 +94,11 @@ def _require_adapters(request: TrainingRequest, launcher: Launcher) -> None:
 def _require_documents(request: TrainingRequest, launcher: Launcher) -> None:
     """Raise ExportError for documents and a launcher that does not mask them, or does not fill sequences up."""
     lengths = request.workload.lengths
-    if lengths is not None and lengths.fill is Fill.PADDED and launcher is not Launcher.AXOLOTL:
+    if lengths is not None and lengths.fill is Fill.PADDED and not TRAINERS[launcher].fills_sequences:
         raise ExportError(
-            f"exports to {launcher.value} do not fill sequences up", given="workload.lengths.fill: padded", allowed="axolotl"
+            f"exports to {launcher.value} do not fill sequences up",
+            given="workload.lengths.fill: padded",
+            allowed=", ".join(other.value for other, rules in TRAINERS.items() if rules.fills_sequences),
         )
     if request.workload.documents is not None and not TRAINERS[launcher].masks_documents:
         able = ", ".join(other.value for other, rules in TRAINERS.items() if rules.masks_documents)

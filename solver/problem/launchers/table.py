@@ -1,5 +1,4 @@
-"""The table of launchers and serving engines: facts of a launcher are its module's ``LAUNCHER``, rules of an engine its
-``ENGINE``."""
+"""The table of all launchers, of training and of serving plans."""
 
 from __future__ import annotations
 
@@ -8,57 +7,14 @@ from types import MappingProxyType
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers import (
-    accelerate,
-    axolotl,
-    deepspeed,
-    hf_trainer,
-    llama_factory,
-    megatron_lm,
-    pytorch,
-    sglang,
-    tensorrt_llm,
-    torchtitan,
-    trl,
-    vllm,
-)
-from meshwright.solver.problem.launchers.server import Engine, Server
+from meshwright.solver.problem.launchers.server import Server
+from meshwright.solver.problem.launchers.servers import ENGINES, SERVERS
 from meshwright.solver.problem.launchers.trainer import Trainer
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 
-LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType(
-    {
-        Launcher.MEGATRON_LM: megatron_lm.LAUNCHER,
-        Launcher.DEEPSPEED: deepspeed.LAUNCHER,
-        Launcher.TORCHTITAN: torchtitan.LAUNCHER,
-        Launcher.PYTORCH: pytorch.LAUNCHER,
-        Launcher.ACCELERATE: accelerate.LAUNCHER,
-        Launcher.HF_TRAINER: hf_trainer.LAUNCHER,
-        Launcher.TRL: trl.LAUNCHER,
-        Launcher.AXOLOTL: axolotl.LAUNCHER,
-        Launcher.LLAMA_FACTORY: llama_factory.LAUNCHER,
-        Launcher.VLLM: vllm.LAUNCHER,
-        Launcher.SGLANG: sglang.LAUNCHER,
-        Launcher.TENSORRT_LLM: tensorrt_llm.LAUNCHER,
-    }
-)
+__all__ = ["ENGINES", "LAUNCHERS", "SERVERS", "TRAINERS", "launcher_of"]
 
-TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
-    {launcher: facts for launcher, facts in LAUNCHERS.items() if isinstance(facts, Trainer)}
-)
-"""Launchers of training plans."""
-
-SERVERS: Mapping[Launcher, Server] = MappingProxyType(
-    {launcher: facts for launcher, facts in LAUNCHERS.items() if isinstance(facts, Server)}
-)
-"""Launchers of serving plans."""
-
-ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType(
-    {
-        ServingEngine.VLLM: vllm.ENGINE,
-        ServingEngine.SGLANG: sglang.ENGINE,
-        ServingEngine.TENSORRT_LLM: tensorrt_llm.ENGINE,
-    }
-)
+LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType({**TRAINERS, **SERVERS})
 
 
 def launcher_of(engine: ServingEngine) -> Launcher | None:
