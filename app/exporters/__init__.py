@@ -1,4 +1,4 @@
-"""Exporters: a plan as the command line of a launcher, a file or folder with the launcher's name each.
+"""Exporters: a plan as the command line of a launcher, a file or folder each, and the table of them.
 
 Launchers change their flags with every release, so each exporter names the release that it writes for. What a launcher can
 start at all is in `solver.problem.launchers`.
@@ -7,9 +7,22 @@ start at all is in `solver.problem.launchers`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from types import MappingProxyType
 
+from meshwright.app.exporters import (
+    accelerate,
+    axolotl,
+    deepspeed,
+    hf_trainer,
+    llama_factory,
+    megatron_lm,
+    pytorch,
+    sglang,
+    tensorrt_llm,
+    torchtitan,
+    trl,
+    vllm,
+)
 from meshwright.app.exporters.export import Export
 from meshwright.app.exporters.launchable import require_launchable
 from meshwright.costmodels.errors import ExportError
@@ -26,16 +39,25 @@ from meshwright.solver.problem.request import PlanRequest, ServingRequest, Train
 __all__ = ["LAUNCHERS", "Export", "export", "startable_by"]
 
 
-def _export_plan_of(launcher: Launcher) -> Callable[..., Export]:
-    exporter: Callable[..., Export] = import_module(f"{__name__}.{launcher.name.lower()}").export_plan
-    return exporter
-
-
 _TRAINING: Mapping[Launcher, Callable[[Plan, TrainingRequest], Export]] = MappingProxyType(
-    {launcher: _export_plan_of(launcher) for launcher in TRAINERS}
+    {
+        Launcher.MEGATRON_LM: megatron_lm.export_plan,
+        Launcher.DEEPSPEED: deepspeed.export_plan,
+        Launcher.TORCHTITAN: torchtitan.export_plan,
+        Launcher.PYTORCH: pytorch.export_plan,
+        Launcher.ACCELERATE: accelerate.export_plan,
+        Launcher.HF_TRAINER: hf_trainer.export_plan,
+        Launcher.TRL: trl.export_plan,
+        Launcher.AXOLOTL: axolotl.export_plan,
+        Launcher.LLAMA_FACTORY: llama_factory.export_plan,
+    }
 )
 _SERVING: Mapping[Launcher, Callable[[Plan, ServingRequest], Export]] = MappingProxyType(
-    {launcher: _export_plan_of(launcher) for launcher in SERVERS}
+    {
+        Launcher.VLLM: vllm.export_plan,
+        Launcher.SGLANG: sglang.export_plan,
+        Launcher.TENSORRT_LLM: tensorrt_llm.export_plan,
+    }
 )
 LAUNCHERS = tuple(launcher.value for launcher in (*_TRAINING, *_SERVING))
 """The names that users give launchers."""
@@ -72,9 +94,11 @@ def _require_adapters(request: TrainingRequest, launcher: Launcher) -> None:
 def _require_documents(request: TrainingRequest, launcher: Launcher) -> None:
     """Raise ExportError for documents and a launcher that does not mask them, or does not fill sequences up."""
     lengths = request.workload.lengths
-    if lengths is not None and lengths.fill is Fill.PADDED and launcher is not Launcher.AXOLOTL:
+    if lengths is not None and lengths.fill is Fill.PADDED and not TRAINERS[launcher].fills_sequences:
         raise ExportError(
-            f"exports to {launcher.value} do not fill sequences up", given="workload.lengths.fill: padded", allowed="axolotl"
+            f"exports to {launcher.value} do not fill sequences up",
+            given="workload.lengths.fill: padded",
+            allowed=", ".join(other.value for other, rules in TRAINERS.items() if rules.fills_sequences),
         )
     if request.workload.documents is not None and not TRAINERS[launcher].masks_documents:
         able = ", ".join(other.value for other, rules in TRAINERS.items() if rules.masks_documents)

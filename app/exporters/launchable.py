@@ -17,39 +17,13 @@ from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.search import LEDGER, Search
-from meshwright.solver.verify import Rule, SpaceRules, check
+from meshwright.solver.verify import SpaceRules, Subject, check
 
 _MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE, Recompute.FULL)
 
-_ABOUT_FIGURES = frozenset(
-    {
-        Rule.IN_FLIGHT,
-        Rule.WEIGHTS,
-        Rule.GRADIENTS,
-        Rule.OPTIMIZER,
-        Rule.ACTIVATIONS,
-        Rule.TRANSIENT,
-        Rule.OVERHEAD,
-        Rule.KV_CACHE,
-        Rule.CAPACITY,
-        Rule.HOST_MEMORY,
-        Rule.PEAK_MEMORY,
-        Rule.STAGE_TIME,
-        Rule.STEP_TIME,
-        Rule.BREAKDOWN,
-        Rule.TOKENS,
-        Rule.MFU,
-        Rule.COST,
-        Rule.BANDS,
-        Rule.UTILISATION,
-        Rule.SLO,
-    }
-)
-"""Rules about predicted figures, which no launcher reads."""
-
 
 def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> None:
-    """Raise ExportError when the plan is infeasible, broken, or breaks a rule of the launcher.
+    """Raise ExportError when the plan is infeasible, broken, or breaks a rule that is not about a predicted figure.
 
     Recompute modes that differ by stage are let through: a launcher with one mode for all can run the most saving one.
     """
@@ -65,11 +39,8 @@ def require_launchable(plan: Plan, request: PlanRequest, launcher: Launcher) -> 
         )
     search = _launched_search(plan, request.search, launcher)
     asked = replace(request, search=search)
-    broken = [
-        v
-        for v in check(with_one_recompute_mode(plan), asked, space_rules=SpaceRules.OF_ALL_PLANS)
-        if v.rule not in _ABOUT_FIGURES
-    ]
+    run = with_one_recompute_mode(plan)
+    broken = check(run, asked, space_rules=SpaceRules.OF_ALL_PLANS, subjects=(Subject.PLAN,))
     if broken:
         listed = "; ".join(str(violation) for violation in broken)
         raise ExportError(

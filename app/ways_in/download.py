@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from meshwright.app.catalog.huggingface_ids import catalogue_name_of
 from meshwright.app.ways_in.hub_cache import CONFIG, cached_config, is_model_id
 from meshwright.costmodels.errors import InvalidInputError, ModelError
@@ -17,7 +15,7 @@ def download_config(model: str) -> None:
     if catalogue_name_of(model) is not None or not is_model_id(model) or cached_config(model) is not None:
         return
     try:
-        hub = import_module("huggingface_hub")
+        import huggingface_hub
     except ImportError:
         raise InvalidInputError(
             "--download needs the package huggingface_hub, which is not installed",
@@ -25,7 +23,7 @@ def download_config(model: str) -> None:
             remedy="pip install huggingface_hub; or give the path of a config.json",
         ) from None
     try:
-        hub.hf_hub_download(model, CONFIG)
+        huggingface_hub.hf_hub_download(model, CONFIG)
     except Exception as error:  # the client raises errors of its own, of requests and of the system
         raise ModelError(
             f"the config can't be fetched: {str(error).splitlines()[0] if str(error) else type(error).__name__}",

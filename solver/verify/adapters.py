@@ -10,8 +10,9 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind, Weight
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import Gradients, Launcher, Space
+from meshwright.solver.problem.choices import Gradients, Space
 from meshwright.solver.problem.graph import Block
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -24,7 +25,6 @@ _MODULES = {
     "w_up": "up_proj",
     "w_down": "down_proj",
 }
-_LAUNCHERS = (Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY)
 _PACKED_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """4 bits, a byte for 64 weights, four bytes for 256 of these (Dettmers et al. 2023, section 3: 0.127 bits beside the four)."""
 
@@ -89,7 +89,7 @@ def adapter_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     if adapter is None:
         return
     launcher = request.search.launcher
-    if request.search.space is not Space.LAUNCHABLE or launcher not in _LAUNCHERS:
+    if request.search.space is not Space.LAUNCHABLE or not (launcher in TRAINERS and TRAINERS[launcher].adapters):
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} trains no adapters")
     allowed = (0,) if adapter.base_format.value == "nf4" else (0, 3)
     for index, stage in enumerate(plan.stages):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
@@ -27,23 +27,29 @@ from meshwright.solver.verify.training.stagewise import stagewise_violations
 from meshwright.solver.verify.training.tensor_overlap import overlap_violations
 from meshwright.solver.verify.training.times import time_violations
 from meshwright.solver.verify.training.token_slices import slice_violations
-from meshwright.solver.verify.violation import Violation
+from meshwright.solver.verify.violation import Subject, Violation
 
 Judged = TypeVar("Judged", Plan, PipelinePlan)
 Asked = TypeVar("Asked", TrainingRequest, ServingRequest)
 
 
-def check(plan: Plan, request: PlanRequest, *, space_rules: SpaceRules = SpaceRules.OF_SEARCHED_PLANS) -> tuple[Violation, ...]:
-    """Every rule that the plan breaks, empty when it is accepted.
+def check(
+    plan: Plan,
+    request: PlanRequest,
+    *,
+    space_rules: SpaceRules = SpaceRules.OF_SEARCHED_PLANS,
+    subjects: Collection[Subject] = tuple(Subject),
+) -> tuple[Violation, ...]:
+    """Every rule about these subjects that the plan breaks, empty when it is accepted.
 
     Groups are checked in order: numbers; what the answer claims; layers, stages and devices; sharding; restrictions of
     the search and rules of the launcher; memory, time and frontier. A group whose predecessor is broken is not looked at, since
     its figures would have no meaning.
     """
-    broken = tuple(number_violations(plan)) or tuple(answer_violations(plan, request))
+    counted = Counted(plan, space_rules, subjects)
+    broken = counted.of(number_violations(plan)) or counted.of(answer_violations(plan, request))
     if broken or plan.layout is None:
         return broken
-    counted = Counted(plan, space_rules)
     broken = counted.of(order_violations(plan, request))
     if broken:
         return broken

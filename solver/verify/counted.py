@@ -1,13 +1,13 @@
 """Broken rules that count against a plan: one that was given is not bound to what a search may choose, and an infeasible one
-exceeds the limit that it names."""
+exceeds the limit that it names; and whoever checks may ask about some subjects alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.violation import Rule, Subject, Violation
 
 
 class SpaceRules(StrEnum):
@@ -20,11 +20,12 @@ class SpaceRules(StrEnum):
 class Counted:
     """The violations of a plan that count, and the limits of the request that it exceeds."""
 
-    def __init__(self, plan: Plan, space_rules: SpaceRules):
+    def __init__(self, plan: Plan, space_rules: SpaceRules, subjects: Collection[Subject]):
         self._plan = plan
         # A search always proves some bound; a training plan that was only predicted claims none.
         given = plan.kind == "training" and plan.certificate.bound is None
         self._is_free = given and space_rules is SpaceRules.OF_SEARCHED_PLANS
+        self._subjects = frozenset(subjects)
         self._exceeded: set[str] = set()
 
     def of(self, violations: Iterable[Violation]) -> tuple[Violation, ...]:
@@ -41,5 +42,7 @@ class Counted:
     def _counts(self, violation: Violation) -> bool:
         if violation.limit and not self._plan.feasible:
             self._exceeded.add(violation.limit)
+            return False
+        if violation.rule.subject not in self._subjects:
             return False
         return not (self._is_free and violation.rule in (Rule.SEARCH, Rule.LAUNCHER))

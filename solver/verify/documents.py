@@ -18,7 +18,8 @@ from scipy.special import betaincinv
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, attention_pairs, forward_flops
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
-from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -27,8 +28,6 @@ _CELLS = 2048
 _QUANTILES = 20_000
 _ALIKE = 1e9
 """Odds of a beta distribution from which on all ranks are alike."""
-_LAUNCHERS = (Launcher.TRL, Launcher.AXOLOTL)
-"""Launchers whose packing keeps attention within documents."""
 
 
 def counted_flops(operator: Operator, sizes: dict[str, int], workload: TrainingWorkload) -> float:
@@ -145,7 +144,8 @@ def document_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterato
     if lengths is None or lengths.fill.value != "packed":
         return
     search, axes = request.search, plan.axes
-    if search.space is Space.LAUNCHABLE and search.launcher not in _LAUNCHERS:
+    trainer = TRAINERS.get(search.launcher)
+    if search.space is Space.LAUNCHABLE and not (trainer is not None and trainer.masks_documents):
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{search.launcher.value} masks no documents")
     if axes.cp != axes.ulysses:
         given = f"cp {axes.cp} with ulysses {axes.ulysses}: a ring's chunks have unequal work under masks of documents"

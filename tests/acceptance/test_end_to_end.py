@@ -77,6 +77,28 @@ def test_serving_plans_export_to_vllm(cli: Cli) -> None:
     assert "--tensor-parallel-size" in cli.out
 
 
+@pytest.mark.parametrize(
+    ("example", "launcher", "figure"),
+    [
+        (TRAINING_REQUEST, "megatron-lm", "energy_per_step_j"),
+        (TRAINING_REQUEST, "megatron-lm", "cost_per_million_tokens"),
+        (TRAINING_REQUEST, "megatron-lm", "step_time_s"),
+        (SERVING_REQUEST, "vllm", "energy_per_token_j"),
+        (SERVING_REQUEST, "vllm", "ttft_p95_s"),
+    ],
+)
+def test_plans_whose_figures_are_off_are_exported(cli: Cli, example: dict[str, Any], launcher: str, figure: str) -> None:
+    target = str(cli.folder / "plan.json")
+    assert cli("plan", cli.write("request.json", example), "-o", target) == 0
+    plan = json.loads(Path(target).read_text())
+    assert cli("export", target, "--to", launcher) == 0
+    expected = cli.out
+    plan["predicted"][figure] *= 1.2
+    del plan["digest"]
+    assert cli("export", cli.write("changed.json", plan), "--to", launcher) == 0
+    assert cli.out == expected
+
+
 def test_rest_and_command_line_draw_the_same_chart_where_asked(settings: Settings, cli: Cli) -> None:
     few = SERVING_REQUEST | {"search": {"tp": [1, 2], "pp": [1]}}
     swept = few | {"search": few["search"] | {"frontier": "swept"}}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 from meshwright.app.documents.compressed import read_bounded
 from meshwright.app.runs.document import MeasuredRun, RunOutcome, read_run
+from meshwright.app.runs.logs import deepspeed, hf_trainer, megatron_lm, serving_benchmark, torchtitan, vllm_server
 from meshwright.app.runs.logs.logged import Logged, figures_of, ran_out_of_memory
 from meshwright.app.runs.logs.writers import LogWriter
 from meshwright.costmodels.errors import InvalidInputError
@@ -20,7 +20,14 @@ MAX_LINE = 4_000
 
 
 READERS: Mapping[LogWriter, Callable[[Sequence[str]], Logged]] = MappingProxyType(
-    {writer: import_module(f"{__package__}.{writer.name.lower()}").read for writer in LogWriter}
+    {
+        LogWriter.MEGATRON_LM: megatron_lm.read,
+        LogWriter.TORCHTITAN: torchtitan.read,
+        LogWriter.DEEPSPEED: deepspeed.read,
+        LogWriter.HF_TRAINER: hf_trainer.read,
+        LogWriter.SERVING_BENCHMARK: serving_benchmark.read,
+        LogWriter.VLLM_SERVER: vllm_server.read,
+    }
 )
 
 

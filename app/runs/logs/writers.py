@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class LogWriter(StrEnum):
-    """The program that wrote a log; the module that reads it has the same name. The first that finds times in a log is taken
+    """The program that wrote a log; the table says which module reads it. The first that finds times in a log is taken
     for its writer: Megatron-DeepSpeed writes lines of two."""
 
     MEGATRON_LM = "megatron-lm"

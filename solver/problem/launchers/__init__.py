@@ -1,1 +1,1 @@
-"""Facts of launchers and serving engines: the plans that each can express, and its kernels, a file each; `table` has all."""
+"""Facts of launchers and serving engines: the plans that each can express; `trainers` and `servers` have them all."""

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.serving.engine_profile import ServingEngine
-
-
-@dataclass(frozen=True, slots=True)
-class ServedShape:
-    """Sizes of a model that engines have rules for.
-
-    heads, kv_heads   of attention; latent attention has one key/value head
-    experts           routed experts of a layer, 0 without; ``expert_ffn`` their width
-    states            whether layers keep recurrent states
-    block             columns that a rank's share of an expert must be a multiple of
-    """
-
-    heads: int
-    kv_heads: int
-    experts: int
-    expert_ffn: int
-    states: bool
-    block: int
 
 
 class PromptSharing(Enum):
@@ -38,13 +18,17 @@ class PromptSharing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A serving engine's rules beyond even division; its constants are in `costmodels.serving.engine_profile`.
+    """The layouts that a serving engine can run; its constants are in `costmodels.serving.engine_profile`.
 
-    runs             whether it runs a grid of ranks for a model
-    prompt_sharing   whether ranks may share the tokens of a prompt
+    spreads_over_some         whether experts may be spread over some of the ranks of a stage; else over all or none
+    splits_caches             whether a cache may be split along the sequence
+    groups_of_several_ranks   whether attention groups may have several ranks each, where there are several groups
+    prompt_sharing            whether ranks may share the tokens of a prompt
     """
 
-    runs: Callable[[RankGrid, ServedShape], bool]
+    spreads_over_some: bool
+    splits_caches: bool
+    groups_of_several_ranks: bool = True
     prompt_sharing: PromptSharing = PromptSharing.NONE
 
 
@@ -71,11 +55,3 @@ class Server:
 
     engine: ServingEngine
     forms: frozenset[ServingForm]
-
-
-def splits_caches(grid: RankGrid, shape: ServedShape) -> bool:
-    """Return True if KV parallelism saves anything: heads are split as far as they go, and no further (Helix, TPA <= K)."""
-    if grid.kvp == 1:
-        return True
-    per_kv_head = shape.heads // shape.kv_heads
-    return grid.attention_dp == 1 and grid.tp == shape.kv_heads and per_kv_head % grid.kvp == 0 and not shape.states

@@ -1,43 +1,20 @@
-"""The table of launchers and serving engines, made of what each one's module declares.
-
-A launcher's module has its facts as ``LAUNCHER``, an engine's has its rules as ``ENGINE``; a module is named as the member of
-`Launcher` or of `ServingEngine` is, so a new one has no line here.
-"""
+"""The table of all launchers, of training and of serving plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from importlib import import_module
 from types import MappingProxyType
-from typing import Any
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.server import Engine, Server
+from meshwright.solver.problem.launchers.server import Server
+from meshwright.solver.problem.launchers.servers import ENGINES, SERVERS
 from meshwright.solver.problem.launchers.trainer import Trainer
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 
+__all__ = ["ENGINES", "LAUNCHERS", "SERVERS", "TRAINERS", "launcher_of"]
 
-def _declared_by(named: StrEnum, name: str) -> Any:
-    """Return what the module of a launcher or an engine declares under a name."""
-    return getattr(import_module(f"{__package__}.{named.name.lower()}"), name)
-
-
-LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType(
-    {launcher: _declared_by(launcher, "LAUNCHER") for launcher in Launcher}
-)
-
-TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
-    {launcher: facts for launcher, facts in LAUNCHERS.items() if isinstance(facts, Trainer)}
-)
-"""Launchers of training plans."""
-
-SERVERS: Mapping[Launcher, Server] = MappingProxyType(
-    {launcher: facts for launcher, facts in LAUNCHERS.items() if isinstance(facts, Server)}
-)
-"""Launchers of serving plans."""
-
-ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType({engine: _declared_by(engine, "ENGINE") for engine in ServingEngine})
+LAUNCHERS: Mapping[Launcher, Trainer | Server] = MappingProxyType({**TRAINERS, **SERVERS})
 
 
 def launcher_of(engine: ServingEngine) -> Launcher | None:

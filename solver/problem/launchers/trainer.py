@@ -75,6 +75,7 @@ class Trainer:
     offloads_within_groups   whether state may lie on the host where it is sharded within groups of ranks
     short_1f1b               whether 1F1B may have fewer micro-batches than stages
     adapters                 whether it trains low-rank adapters beside frozen weights (PEFT's), packed in four bits or not
+    fills_sequences          whether it fills sequences of documents up (padding) instead of packing them
     masks_documents          whether it packs documents under masks that keep attention within each
     is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
                              free space asks those
@@ -111,4 +112,5 @@ class Trainer:
     short_1f1b: bool = True
     adapters: bool = False
     masks_documents: bool = False
+    fills_sequences: bool = False
     is_within_others: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, HEADS, KV_HEADS
 from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting, HistogramRouting
@@ -11,11 +13,29 @@ from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.latent_attention import latent_expansion
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.launchers.server import PromptSharing, ServedShape
+from meshwright.solver.problem.launchers.server import PromptSharing
 from meshwright.solver.problem.launchers.table import ENGINES
 
 FP8_BLOCK = 128
 """Side of the blocks that share a scale in block fp8 checkpoints: a rank holds whole blocks (vLLM, Fp8LinearMethod)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedShape:
+    """Sizes of a model that engines have rules for.
+
+    heads, kv_heads   of attention; latent attention has one key/value head
+    experts           routed experts of a layer, 0 without; ``expert_ffn`` their width
+    states            whether layers keep recurrent states
+    block             columns that a rank's share of an expert must be a multiple of
+    """
+
+    heads: int
+    kv_heads: int
+    experts: int
+    expert_ffn: int
+    states: bool
+    block: int
 
 
 def served_shape(model: ModelGraph, weights: WeightFormat) -> ServedShape:
@@ -43,7 +63,12 @@ def runs(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -> bool:
         return False
     if grid.cp > 1 and not _shares_prompts(engine, grid, shape):
         return False
-    return ENGINES[engine].runs(grid, shape)
+    facts = ENGINES[engine]
+    if not facts.spreads_over_some and grid.ep not in (1, grid.ranks):
+        return False
+    if not facts.groups_of_several_ranks and grid.attention_dp > 1 and grid.dense_tp > 1:
+        return False
+    return grid.kvp == 1 or (facts.splits_caches and _splits_caches(grid, shape))
 
 
 def _shares_prompts(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -> bool:
@@ -52,6 +77,12 @@ def _shares_prompts(engine: ServingEngine, grid: RankGrid, shape: ServedShape) -
             return False
         case PromptSharing.WITHOUT_STATES:
             return grid.kvp == 1 and not shape.states
+
+
+def _splits_caches(grid: RankGrid, shape: ServedShape) -> bool:
+    """Return True if KV parallelism saves anything: heads are split as far as they go, and no further (Helix, TPA <= K)."""
+    per_kv_head = shape.heads // shape.kv_heads
+    return grid.attention_dp == 1 and grid.tp == shape.kv_heads and per_kv_head % grid.kvp == 0 and not shape.states
 
 
 def holds_copies(grid: RankGrid, *, experts: int, copies: int) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any, get_args
+from typing import Any
 
-from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.restrictions import restrictions_text
 from meshwright.solver.serving.forms.form import Form
+from meshwright.solver.serving.forms.kinds.form import FORM as KINDS
+from meshwright.solver.serving.forms.pools.form import FORM as POOLS
+from meshwright.solver.serving.forms.replicas.form import FORM as REPLICAS
+from meshwright.solver.serving.forms.switched.form import FORM as SWITCHED
 
-FORMS: tuple[Form[Any], ...] = tuple(
-    import_module(f"{__package__}.{layout.__name__.lower()}.form").FORM for layout in get_args(ServingLayout)
-)
-"""Forms in the order in which they are searched, each in the folder that is named like its layout."""
+FORMS: tuple[Form[Any], ...] = (REPLICAS, POOLS, KINDS, SWITCHED)
+"""Forms in the order in which they are searched, which is that of `ServingLayout`."""
 
 
 def space_of(request: ServingRequest) -> str:

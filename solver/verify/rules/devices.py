@@ -34,7 +34,7 @@ def capacity_violations(request: PlanRequest, stage: Stage, where: str) -> Itera
     usable = smallest * (1.0 - request.cluster.memory_reserve)
     if not agrees(memory.capacity_bytes, usable):
         given = f"{memory.capacity_bytes}, usable are {usable}"
-        yield Violation(Rule.CAPACITY, f"{where}.memory.capacity_bytes", given)
+        yield Violation(Rule.USABLE, f"{where}.memory.capacity_bytes", given)
     if not at_most(memory.total_bytes, usable):
         given = f"{memory.total_bytes} bytes needed, {usable} usable"
         yield Violation(Rule.CAPACITY, f"{where}.memory", given, limit="device_memory")

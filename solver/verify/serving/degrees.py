@@ -20,8 +20,9 @@ from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.launchers.server import PromptSharing
+from meshwright.solver.problem.launchers.servers import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.verify.launchers import ENGINES, SERVERS
 from meshwright.solver.verify.rules.devices import devices_by_group
 from meshwright.solver.verify.rules.parameters import picked_dims
 from meshwright.solver.verify.serving.cache import cached_heads
@@ -114,7 +115,7 @@ def shared_prompt_violations(workers: Workers, request: ServingRequest) -> Itera
     axes = workers.axes
     if axes.cp == 1:
         return
-    if not ENGINES[request.search.engine].shares_prompts:
+    if ENGINES[request.search.engine].prompt_sharing is PromptSharing.NONE:
         given = f"{axes.cp}; of {request.search.engine.value} no worker shares the tokens of a prompt"
         yield Violation(Rule.LAUNCHER, "plan.axes.cp", given)
     states = [b.name for b in request.model.blocks if any(o.kind in _ORDERED for o in b.operators)]

@@ -34,4 +34,4 @@ def speculation_violations(workers: Workers, request: ServingRequest) -> Iterato
     needed = workers.max_num_seqs * (1 + speculation.draft_tokens)
     if needed > workers.max_num_batched_tokens:
         given = f"{workers.max_num_batched_tokens}; {workers.max_num_seqs} sequences verify {needed} tokens in a step"
-        yield Violation(Rule.UTILISATION, "plan.serving.max_num_batched_tokens", given)
+        yield Violation(Rule.BATCH, "plan.serving.max_num_batched_tokens", given)

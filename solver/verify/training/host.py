@@ -56,7 +56,7 @@ def _memory_violations(plan: PipelinePlan, request: TrainingRequest, index: int,
             options.append(expected + held_at_most(plan, index, gone)[1])
         expected = min(options, key=lambda value: abs(value - claimed))
     if not (at_most(expected, claimed) if _on_drives(stage) else agrees(claimed, expected)):
-        yield Violation(Rule.HOST_MEMORY, where, f"{claimed} bytes claimed, what was moved there is {expected}")
+        yield Violation(Rule.HOST_BYTES, where, f"{claimed} bytes claimed, what was moved there is {expected}")
     for group, _ in devices_by_group(request.cluster, stage.devices):
         room = group.node.host_memory_bytes / group.node.devices_per_node
         if not at_most(claimed, room):
@@ -92,14 +92,14 @@ def _drive_violations(plan: PipelinePlan, request: TrainingRequest, index: int, 
     where, away = f"plan.stages[{index}].memory.nvme_bytes", _away_bytes(plan, request, stage, share)
     expected = sum(away[rule] for rule in kinds)
     if not agrees(stage.memory.nvme_bytes, expected):
-        yield Violation(Rule.HOST_MEMORY, where, f"{stage.memory.nvme_bytes} bytes claimed, what was moved there is {expected}")
+        yield Violation(Rule.HOST_BYTES, where, f"{stage.memory.nvme_bytes} bytes claimed, what was moved there is {expected}")
     if not kinds:
         return
     layers = sum(span.count for span in stage.blocks)
     least = sum(bytes_ for rule, bytes_ in away.items() if rule not in kinds) + 2.0 * expected / layers
     if not at_most(least, stage.memory.host_bytes):
         given = f"{stage.memory.host_bytes} bytes claimed, with tiles on their way to the drives at least {least}"
-        yield Violation(Rule.HOST_MEMORY, f"plan.stages[{index}].memory.host_bytes", given)
+        yield Violation(Rule.HOST_BYTES, f"plan.stages[{index}].memory.host_bytes", given)
     states = away[Rule.OPTIMIZER] if Rule.OPTIMIZER in kinds else 0.0
     weights = away[Rule.WEIGHTS] / copies(plan) if Rule.WEIGHTS in kinds else 0.0
     for group, _ in devices_by_group(request.cluster, stage.devices):

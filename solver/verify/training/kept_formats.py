@@ -6,8 +6,10 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.graph import Block
+from meshwright.solver.problem.launchers.trainer import Trainer
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
-from meshwright.solver.verify.launchers import TRAINERS, Layers
+from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.rules.parameters import picked_dims
 
 
@@ -18,11 +20,19 @@ def layers_of(request: TrainingRequest, overlap: TpOverlap) -> Layers:
     # The free space cuts products of any layers.
     cut = overlap is TpOverlap.CHUNKED and request.search.space is not Space.FREE
     if stated is not None and stated.kernels is not None:
-        compiled = limits is not None and cut and limits.cut_layers is Layers.COMPILED
+        compiled = limits is not None and cut and _launchers_layers(limits, cut=True) is Layers.COMPILED
         return Layers.COMPILED if compiled and _is_plain(request.workload) else _stated_layers(request.workload)
     if limits is None:
         return Layers.HAND_WRITTEN
-    return limits.cut_layers if cut else limits.layers
+    return _launchers_layers(limits, cut=cut)
+
+
+def _launchers_layers(trainer: Trainer, *, cut: bool) -> Layers:
+    """Return the parts of a launcher's layers, of those with chunked products where they are ``cut``."""
+    own, cuts = trainer.implementation, trainer.cut_products if cut else None
+    kernels = (cuts and cuts.kernels) or own.kernels
+    loss = (cuts and cuts.loss) or own.loss
+    return _LAYERS.get((str(kernels), str(loss)), Layers.OTHER)
 
 
 _LAYERS = {

@@ -10,8 +10,8 @@ from meshwright.costmodels.model.implementation import Implementation
 from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import StageMemory
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.launchers import TRAINERS
 from meshwright.solver.verify.numbers import RELATIVE, agrees, at_most
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -40,7 +40,7 @@ def quantile_violations(request: TrainingRequest, memory: StageMemory, where: st
         chance = _chance(law, memory.total_bytes, limit=memory.capacity_bytes)
         if not at_most(chance, request.search.risk):
             given = f"out of memory with a chance of {chance}, at most {request.search.risk} is allowed"
-            yield Violation(Rule.CAPACITY, where, given, limit="device_memory")
+            yield Violation(Rule.RISK, where, given, limit="device_memory")
 
 
 def risk_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -62,8 +62,8 @@ def risk_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Vi
 def stated_or_launchers(request: TrainingRequest) -> Implementation:
     """Return the implementation that the request states, else its launcher's, in any space."""
     stated, search = request.workload.implementation, request.search
-    known = search.launcher in TRAINERS
-    launchers = implementation_profile(TRAINERS[search.launcher].profile if known else BEST_BY_HAND).implementation
+    trainer = TRAINERS.get(search.launcher)
+    launchers = implementation_profile(BEST_BY_HAND).implementation if trainer is None else trainer.implementation
     return launchers if stated is None else stated.over(launchers)
 
 

@@ -13,8 +13,8 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import Block, ModelGraph
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.launchers import TRAINERS
 from meshwright.solver.verify.violation import Rule, Violation
 
 _FP32_BYTES = 4
@@ -44,7 +44,7 @@ def sequence_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterato
             yield Violation(Rule.SEQUENCE, where, f"a convolution of {block.name!r} reads tokens of other ranks")
     launchable = request.search.space is Space.LAUNCHABLE
     limits = TRAINERS.get(request.search.launcher)
-    if scans and launchable and not (limits and limits.splits_mixers):
+    if scans and launchable and not (limits and limits.scans_over_ranks):
         yield Violation(Rule.LAUNCHER, where, f"{request.search.launcher.value}: it can't split mixers over the sequence")
     for block, scan in scans:
         named = f"{where} ({block.name}/{scan.name})"

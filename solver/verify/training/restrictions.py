@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator
 from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
+from meshwright.solver.problem.launchers.trainer import HostState, Trainer
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.adapters import adapter_violations
 from meshwright.solver.verify.documents import document_violations
-from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
 from meshwright.solver.verify.rules.parameters import picked_dims
 from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.violation import Rule, Violation
@@ -146,20 +147,20 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
     kv_heads = _kv_heads(request)
     broken = [
         (
-            axes.pp > 1 and zero > limits.zero_with_pipeline,
+            axes.pp > 1 and zero > limits.max_zero_with_pipeline,
             "zero_stage",
-            f"ZeRO {zero} beside pp {axes.pp}; at most {limits.zero_with_pipeline}",
+            f"ZeRO {zero} beside pp {axes.pp}; at most {limits.max_zero_with_pipeline}",
         ),
         (
-            _uses_muon(plan, request) and zero > limits.zero_with_muon,
+            _uses_muon(plan, request) and zero > limits.max_zero_with_muon,
             "zero_stage",
-            f"ZeRO {zero} beside the optimizer muon; at most {limits.zero_with_muon}",
+            f"ZeRO {zero} beside the optimizer muon; at most {limits.max_zero_with_muon}",
         ),
-        (axes.tp > 1 and not limits.splits_layers, "axes.tp", f"tp {axes.tp}; it has no tensor parallelism"),
+        (axes.tp > 1 and not limits.tensor_parallel, "axes.tp", f"tp {axes.tp}; it has no tensor parallelism"),
         (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
-        (axes.ulysses > 1 and not limits.exchanges_heads, "axes.ulysses", "it exchanges no heads between ranks of a sequence"),
+        (axes.ulysses > 1 and not limits.head_exchange, "axes.ulysses", "it exchanges no heads between ranks of a sequence"),
         (
-            axes.cp > axes.ulysses and not limits.ring_with_window and _has_window(request),
+            axes.cp > axes.ulysses and not limits.windows_in_rings and _has_window(request),
             "axes.cp",
             "a ring can't run attention with a sliding window; exchange heads on all cp ranks",
         ),
@@ -174,12 +175,12 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "it can't split norms over the sequence",
         ),
         (
-            kv_heads is not None and kv_heads % axes.tp != 0 and not limits.replicated_kv_heads,
+            kv_heads is not None and kv_heads % axes.tp != 0 and not limits.replicates_kv_heads,
             "axes.tp",
             f"{kv_heads} key/value heads do not divide by tp {axes.tp}",
         ),
         (
-            axes.pp > 1 and bool(request.model.tied_weights()) and not limits.tied_with_pipeline,
+            axes.pp > 1 and bool(request.model.tied_weights()) and not limits.ties_across_stages,
             "axes.pp",
             "it can't tie weights of two stages",
         ),
@@ -190,12 +191,12 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         ),
         *_order_refusals(plan, limits),
         (
-            axes.pp > 1 and plan.schedule not in limits.schedules,
+            axes.pp > 1 and plan.schedule not in sorted(limits.schedules),
             "schedule",
-            f"{plan.schedule}; it has {', '.join(limits.schedules) or 'no pipelines'}",
+            f"{plan.schedule}; it has {', '.join(sorted(limits.schedules)) or 'no pipelines'}",
         ),
         (
-            axes.pp > 1 and plan.schedule == "1f1b" and not limits.few_microbatches and _microbatches(plan) < axes.pp,
+            axes.pp > 1 and plan.schedule == "1f1b" and not limits.short_1f1b and _microbatches(plan) < axes.pp,
             "microbatch",
             f"{_microbatches(plan)} micro-batches in 1F1B over {axes.pp} stages; it wants as many",
         ),
@@ -210,15 +211,15 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "selective recompute; it recomputes whole layers",
         ),
         (
-            any(stage.recompute_layers is not None for stage in plan.stages) and not limits.some_layers,
+            any(stage.recompute_layers is not None for stage in plan.stages) and not limits.layers_recomputed,
             "stages",
             "some layers of a stage recomputed; it recomputes all of them or none",
         ),
         (
-            any(stage.shard_ranks is not None and stage.zero_stage not in limits.zero_in_parts for stage in plan.stages),
+            any(stage.shard_ranks is not None and stage.zero_stage not in limits.zero_within_groups for stage in plan.stages),
             "stages",
             f"ZeRO-{zero} within a part of dp x cp; it has such groups for ZeRO "
-            f"{', '.join(map(str, limits.zero_in_parts)) or 'of no stage'}",
+            f"{', '.join(map(str, sorted(limits.zero_within_groups))) or 'of no stage'}",
         ),
         *_optimizer_refusals(plan, limits),
         *_offload_refusals(plan, limits),
@@ -235,28 +236,28 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
 
 
-def _order_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
+def _order_refusals(plan: PipelinePlan, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
     """Replicas whose ranks lie together: only some launchers lay them so, where experts have as many replicas as all else."""
     axes = plan.axes
     apart = axes.pp > 1 and axes.dp > 1 and plan.rank_order.value == "dp-outermost"
-    yield apart and limits.dp_outermost == "never", "rank_order", "dp outermost; it has pp outermost alone"
+    yield apart and plan.rank_order not in limits.rank_orders, "rank_order", "dp outermost; it has pp outermost alone"
     of_experts = axes.dp * axes.cp * axes.tp / ((axes.etp or axes.tp) * axes.ep)
     given = f"dp outermost with dp {axes.dp}, {of_experts:g} of experts, for which it has groups without any, too"
-    yield apart and limits.dp_outermost == "same dp" and of_experts != axes.dp, "rank_order", given
+    yield apart and limits.one_dp_outermost and of_experts != axes.dp, "rank_order", given
 
 
-def _optimizer_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
+def _optimizer_refusals(plan: PipelinePlan, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
     """An optimizer that the planner chose and the launcher has not, or not beside so little sharding."""
     if plan.optimizer is None:
         return
     chosen = plan.optimizer.value
-    yield chosen not in limits.optimizers, "optimizer", f"{chosen}; it has {', '.join(limits.optimizers)}"
+    yield plan.optimizer not in limits.optimizers, "optimizer", f"{chosen}; it has {', '.join(sorted(limits.optimizers))}"
     least = min(stage.zero_stage if stage.axes.dp * stage.axes.cp > 1 else 3 for stage in plan.stages)
-    unsharded = chosen in ("adamw_8bit", "adamw_bf16") and least < limits.small_moments_zero
-    yield unsharded, "optimizer", f"{chosen} beside ZeRO {least}; at least {limits.small_moments_zero}"
+    unsharded = plan.optimizer in limits.optimizers_when_sharded and least == 0
+    yield unsharded, "optimizer", f"{chosen} beside ZeRO 0; it has that for sharded states alone"
 
 
-def _offload_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
+def _offload_refusals(plan: PipelinePlan, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
     """Yield a refusal of each part of training state and activations on the host that the launcher has no setting for."""
     for index, stage in enumerate(plan.stages):
         where, moved, zero = f"stages[{index}].offload", stage.offload, stage.zero_stage
@@ -267,22 +268,22 @@ def _offload_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tup
             where,
             "optimizer states on the host beside ZeRO-0; it moves sharded ones",
         )
-        in_parts = stage.shard_ranks is not None and not limits.offload_in_parts
+        in_parts = stage.shard_ranks is not None and not limits.offloads_within_groups
         message = "state on the host beside sharding within a part of dp x cp; it has one or the other"
         yield in_parts and max(moved.optimizer, moved.weights, moved.gradients) > 0, where, message
         drives = "nvme" in (moved.optimizer_to.value, moved.weights_to.value)
-        yield drives and limits.host_state != "zero", where, "state on drives; it has no setting for them"
+        yield drives and limits.host_state is not HostState.ZERO_OFFLOAD, where, "state on drives; it has no setting for them"
         partly = drives and (zero < 3 or not several or 0 < moved.optimizer < 1)
         yield partly, where, "state on drives; all of it, under ZeRO-3"
-        if limits.host_state in ("none", "share"):
+        if limits.host_state in (HostState.NONE, HostState.SHARES_OF_THE_OPTIMIZER):
             yield (
                 moved.weights > 0 or moved.gradients > 0,
                 where,
                 "weights or gradients on the host; it has no setting",
             )
-        if limits.host_state == "none":
+        if limits.host_state is HostState.NONE:
             yield moved.optimizer > 0, where, "optimizer states on the host; it has no setting for them"
-        if limits.host_state == "zero":
+        if limits.host_state is HostState.ZERO_OFFLOAD:
             share = f"{moved.optimizer:.0%} of the optimizer states on the host; a share goes with ZeRO-3 alone"
             yield 0 < moved.optimizer < 1 and zero < 3, where, share
             yield (
@@ -292,7 +293,7 @@ def _offload_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tup
             )
             apart = moved.gradients > 0 and (moved.gradients != moved.optimizer or not several)
             yield apart, where, "gradients on the host; with a sharded optimizer's states alone, and as large a share"
-        if limits.host_state == "together":
+        if limits.host_state is HostState.ALL_OR_NOTHING:
             shares = {moved.optimizer, moved.weights, moved.gradients}
             yield shares not in ({0.0}, {1.0}), where, "a part of the state on the host; it has no setting for them alone"
             yield shares == {1.0} and (zero < 3 or not several), where, "state on the host beside less than ZeRO-3"

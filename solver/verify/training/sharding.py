@@ -19,8 +19,8 @@ from meshwright.costmodels.model.dims import (
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.launchers import TRAINERS
 from meshwright.solver.verify.rules.parameters import LEADERS, REPLICATE, picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -145,7 +145,7 @@ def _division_violations(
 def _pads_vocabulary(request: TrainingRequest) -> bool:
     """Return True if the launcher pads the vocabulary where it does not divide by tp."""
     limits = TRAINERS.get(request.search.launcher)
-    return request.search.space is Space.LAUNCHABLE and limits is not None and limits.pads_vocabulary
+    return request.search.space is Space.LAUNCHABLE and limits is not None and VOCAB in limits.padded_dims
 
 
 def _tied_violations(plan: PipelinePlan, request: TrainingRequest, named: dict[tuple[str, str], str]) -> Iterator[Violation]:

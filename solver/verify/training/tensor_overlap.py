@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.costmodels.model.dims import HIDDEN
+from meshwright.costmodels.model.implementation import TensorOverlap
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space, TpOverlap
+from meshwright.solver.problem.launchers.trainer import CutProducts
+from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.launchers import TRAINERS, USERBUFFERS, CutLimits, Of
+from meshwright.solver.verify.launchers import BUFFERS, Of
 from meshwright.solver.verify.numbers import at_most
 from meshwright.solver.verify.rules.devices import devices_by_group
 from meshwright.solver.verify.violation import Rule, Violation
@@ -43,18 +46,18 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", f"{launcher}: chunks travel over NVLink, the nodes have {link}")
     if cuts is None:
         return
-    if any(stage.zero_stage > cuts.highest_zero for stage in plan.stages):
+    if any(stage.zero_stage > cuts.max_zero for stage in plan.stages):
         given = f"{launcher}: chunks beside its FSDP (ZeRO-2 and 3), which refuses the order of launches that they need"
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", given)
     rows = workload.seq_len // axes.cp
-    if rows % (axes.tp * cuts.scattered_parts):
-        given = f"{launcher}: {rows} rows do not make {cuts.scattered_parts} parts for each of {axes.tp} ranks"
+    if rows % (axes.tp * cuts.rows_a_rank):
+        given = f"{launcher}: {rows} rows do not make {cuts.rows_a_rank} parts for each of {axes.tp} ranks"
         yield Violation(Rule.LAUNCHER, "plan.tp_overlap", given)
 
 
-def _cuts(request: TrainingRequest) -> CutLimits | None:
+def _cuts(request: TrainingRequest) -> CutProducts | None:
     limits = None if request.search.space is Space.FREE else TRAINERS.get(request.search.launcher)
-    return None if limits is None else limits.cuts
+    return None if limits is None else limits.cut_products
 
 
 def _buffer_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -63,7 +66,7 @@ def _buffer_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     tokens = plan.microbatch.size * workload.seq_len // axes.cp
     stream = tokens * request.model.dims[HIDDEN] * workload.precision.size_bytes
     cuts = _cuts(request)
-    buffers = USERBUFFERS if cuts is None else cuts.held
+    buffers = BUFFERS[TensorOverlap.USERBUFFERS if cuts is None else cuts.tensor_overlap]
     held = stream * buffers.count / (axes.tp if buffers.of is Of.RANK else 1)
     for index, stage in enumerate(plan.stages):
         if not at_most(held, stage.memory.overhead_bytes):

@@ -33,7 +33,7 @@ def violations(plan: Plan, layout: Kinds, request: ServingRequest) -> Iterator[V
                 replica_violations(kind.replicas, kind.predicted, request, devices=kind.devices),
             )
         )
-    yield from broken or _whole_violations(plan, layout.kinds, request)
+    yield from broken or (*_taken_violations(layout.kinds, request), *_whole_violations(plan, layout.kinds, request))
 
 
 def _sharing_violations(kinds: Sequence[WorkerKind], request: ServingRequest) -> Iterator[Violation]:
@@ -47,20 +47,30 @@ def _sharing_violations(kinds: Sequence[WorkerKind], request: ServingRequest) ->
     whole = math.fsum(kind.share for kind in kinds)
     if not agrees(whole, 1.0):
         yield Violation(Rule.BATCH, "plan.kinds", f"shares of the arrivals sum to {whole}")
+    for index, kind in enumerate(kinds):
+        if not 0.0 < kind.share < 1.0:
+            yield Violation(Rule.BATCH, f"plan.kinds[{index}].share", f"{kind.share}, a share is above 0 and below 1")
+
+
+def _taken_violations(kinds: Sequence[WorkerKind], request: ServingRequest) -> Iterator[Violation]:
+    """All kinds together take what arrives, each its share, and make the tokens of that."""
+    workload = request.workload
+    if isinstance(workload.arrivals, ClosedArrivals):
+        return
     total, asked = math.fsum(kind.requests_per_s for kind in kinds), workload.arrivals.requests_per_s
     enough = at_most(asked, total) if request.objective is Objective.THROUGHPUT else agrees(asked, total)
     if not enough:
         yield Violation(Rule.TOKENS, "plan.kinds", f"{total} requests/s are taken, {asked} arrive")
     for index, kind in enumerate(kinds):
-        where = f"plan.kinds[{index}]"
-        if not 0.0 < kind.share < 1.0 or not agrees(kind.requests_per_s, kind.share * total):
-            given = f"share {kind.share} and {kind.requests_per_s} of {total} requests/s"
-            yield Violation(Rule.BATCH, f"{where}.share", given)
-        if isinstance(workload.output_tokens, FixedLength | EmpiricalLength):
-            made = kind.requests_per_s * mean_lengths(workload)[1]
-            if not agrees(kind.predicted.tokens_per_s, made):
-                given = f"{kind.predicted.tokens_per_s}, its requests have {made} tokens a second"
-                yield Violation(Rule.TOKENS, f"{where}.predicted.tokens_per_s", given)
+        if not agrees(kind.requests_per_s, kind.share * total):
+            given = f"{kind.requests_per_s}, its share {kind.share} of {total} makes {kind.share * total}"
+            yield Violation(Rule.TOKENS, f"plan.kinds[{index}].requests_per_s", given)
+        if not isinstance(workload.output_tokens, FixedLength | EmpiricalLength):
+            continue
+        made = kind.requests_per_s * mean_lengths(workload)[1]
+        if not agrees(kind.predicted.tokens_per_s, made):
+            given = f"{kind.predicted.tokens_per_s}, its requests have {made} tokens a second"
+            yield Violation(Rule.TOKENS, f"plan.kinds[{index}].predicted.tokens_per_s", given)
 
 
 def _place_violations(plan: Plan, kinds: Sequence[WorkerKind], request: ServingRequest) -> Iterator[Violation]:

@@ -136,7 +136,7 @@ def _host_violations(layout: Switched, request: ServingRequest) -> Iterator[Viol
         needed = weights_bytes + workers * prompts.buffer_tokens * token_bytes
         if not at_most(needed, prompts.host_bytes):
             given = f"{prompts.host_bytes} bytes claimed; weights and {workers} buffers take {needed}"
-            yield Violation(Rule.HOST_MEMORY, f"{_HERE}.host_bytes", given)
+            yield Violation(Rule.HOST_BYTES, f"{_HERE}.host_bytes", given)
         if not at_most(prompts.host_bytes, group.node.host_memory_bytes):
             given = f"{prompts.host_bytes} bytes, a node has {group.node.host_memory_bytes}"
             yield Violation(Rule.HOST_MEMORY, f"{_HERE}.host_bytes", given)

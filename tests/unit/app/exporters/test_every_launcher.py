@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import pkgutil
 from pathlib import Path
 
 import pytest
 
 from meshwright.app import exporters
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
-from meshwright.solver.problem import launchers
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.table import ENGINES, LAUNCHERS, SERVERS, TRAINERS
+from meshwright.solver.problem.launchers.table import ENGINES, LAUNCHERS, TRAINERS
 from tests.unit.app.exporters.test_export import GOLDEN, golden_export
 
 ROOT = Path(__file__).resolve().parents[4]
 DOCS = (ROOT / "docs" / "exporters.md").read_text(encoding="utf-8")
-SHARED = {"hugging_face", "server", "table", "trainer"}
-"""Modules of the room that are no one launcher's and no engine's."""
 
 
-def test_the_room_holds_launchers_and_engines_and_no_other() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(launchers.__path__)} - SHARED
-    assert modules == {name.name.lower() for name in (*Launcher, *ServingEngine)}
-    assert set(LAUNCHERS) == set(Launcher) == {*TRAINERS, *SERVERS}
+def test_the_tables_hold_launchers_and_engines_in_their_order() -> None:
+    assert list(LAUNCHERS) == list(Launcher)
     assert set(ENGINES) == set(ENGINE_PROFILES) == set(ServingEngine)
 
 
 def test_exporters_are_those_of_the_table() -> None:
-    assert set(exporters.LAUNCHERS) == {launcher.value for launcher in LAUNCHERS}
+    assert tuple(Launcher) == exporters.LAUNCHERS
 
 
 @pytest.mark.parametrize("launcher", list(Launcher))

@@ -365,7 +365,8 @@ def test_skypilot_reads_the_service(launcher: Launcher) -> None:
 def test_devices_that_clouds_have_no_name_for_are_refused() -> None:
     given = answered()
     (group,) = given.request.cluster.groups
-    cluster = Cluster((replace(group, node=replace(group.node, device=device("ascend-910b"))),))
+    as_large = replace(device("ascend-910b"), memory_bytes=group.node.device.memory_bytes)
+    cluster = Cluster((replace(group, node=replace(group.node, device=as_large)),))
     with pytest.raises(ExportError, match="no name for the devices"):
         job(AnsweredRequest(given.plan, replace(given.request, cluster=cluster)), Scheduler.SKYPILOT)
 

@@ -13,14 +13,14 @@ from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.serving.forms import table
 from meshwright.solver.serving.forms.table import FORMS
 from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.verify.serving.forms.table import RULES
 
 ROOM = Path(table.__file__).parent
 
 
 def test_every_layout_of_a_serving_plan_has_one_form() -> None:
-    layouts = [form.layout for form in FORMS]
-    assert len(set(layouts)) == len(layouts)
-    assert set(layouts) == set(get_args(ServingLayout))
+    assert [form.layout for form in FORMS] == list(get_args(ServingLayout))
+    assert list(RULES) == list(get_args(ServingLayout))
 
 
 def test_every_folder_is_a_form() -> None:

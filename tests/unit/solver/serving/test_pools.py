@@ -156,7 +156,7 @@ def test_the_checker_counts_the_draft_in_both_pools() -> None:
     assert {v.where.split(".")[1] for v in heavier if v.rule is Rule.WEIGHTS} == {"prefill", "stages[0]"}
     pool = pools_of(answer).prefill
     few = changed(answer, max_num_batched_tokens=5 * pool.max_num_seqs - 1)
-    assert (Rule.UTILISATION, "plan.prefill.serving.max_num_batched_tokens") in {(v.rule, v.where) for v in check(few, request)}
+    assert (Rule.BATCH, "plan.prefill.serving.max_num_batched_tokens") in {(v.rule, v.where) for v in check(few, request)}
 
 
 def test_no_prefill_worker_that_drafts_shares_prompts() -> None:

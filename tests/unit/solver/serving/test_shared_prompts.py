@@ -17,12 +17,11 @@ from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Specul
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
-from meshwright.solver.problem.launchers.server import ServedShape
 from meshwright.solver.problem.request import ServingRequest, Slo
 from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
-from meshwright.solver.serving.engines.engine_rules import runs
+from meshwright.solver.serving.engines.engine_rules import ServedShape, runs
 from meshwright.solver.serving.engines.layouts import Tokens, layouts, prefill_layouts, worker_layouts
 from meshwright.solver.serving.promise import one_layout
 from meshwright.solver.serving.promise.candidates import Candidate

@@ -103,7 +103,7 @@ def test_drafts_take_memory_and_their_proposals_room_in_the_cache() -> None:
 def test_the_checker_counts_the_draft_by_itself() -> None:
     plan = planned(REQUEST)
     few = changed(plan, "layout.load.max_num_batched_tokens", 5 * replicas_of(plan).load.max_num_seqs - 1)
-    assert [violation.rule for violation in check(few, REQUEST)] == [Rule.UTILISATION]
+    assert [violation.rule for violation in check(few, REQUEST)] == [Rule.BATCH]
     heavier = speculative(REQUEST, memory=2e10)
     assert Rule.WEIGHTS in {violation.rule for violation in check(plan, heavier)}
     more_proposals = speculative(REQUEST, draft_tokens=30_000)

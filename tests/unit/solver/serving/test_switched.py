@@ -202,7 +202,7 @@ def test_a_slower_link_to_the_host_is_never_better() -> None:
         ("layout.prompts.to_prefill_s", 0.9, Rule.STAGE_TIME),
         ("layout.prompts.out_token_s", 0.9, Rule.STAGE_TIME),
         ("layout.prompts.in_token_s", 0.9, Rule.STAGE_TIME),
-        ("layout.prompts.buffer_tokens", 2, Rule.HOST_MEMORY),
+        ("layout.prompts.buffer_tokens", 2, Rule.HOST_BYTES),
         ("layout.prompts.host_bytes", 1.2, Rule.HOST_MEMORY),
         ("layout.prompts.stages.0.memory.weights_bytes", 0.5, Rule.WEIGHTS),
         ("layout.prompts.stages.0.memory.kv_cache_bytes", 0.0, Rule.KV_CACHE),

@@ -91,7 +91,7 @@ def test_states_of_a_tied_table_on_the_host_are_those_of_its_storage(pp: int) ->
     first, *others = flat(plan).stages
     assert first.offload.optimizer == 1.0 and first.memory.optimizer_bytes == 0.0
     doubled = replace(first, memory=replace(first.memory, host_bytes=2 * first.memory.host_bytes))
-    assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_fields(plan, stages=(doubled, *others)), asked)}
+    assert Rule.HOST_BYTES in {violation.rule for violation in check(with_fields(plan, stages=(doubled, *others)), asked)}
 
 
 @pytest.fixture(scope="module")

@@ -250,7 +250,7 @@ def test_the_checker_wants_host_memory_as_it_is_and_groups_that_divide() -> None
     plan = planned(asked)
     stage = flat(plan).stages[0]
     wrong = with_stages(plan, memory=replace(stage.memory, host_bytes=stage.memory.host_bytes * 1.1))
-    assert {violation.rule for violation in check(wrong, asked)} == {Rule.HOST_MEMORY}
+    assert {violation.rule for violation in check(wrong, asked)} == {Rule.HOST_BYTES}
     grouped = planned(request(zero_stages=(3,), shard_ranks=(8,)))
     assert Rule.ZERO in {violation.rule for violation in check(with_stages(grouped, shard_ranks=6), request())}
     with pytest.raises(PlanFileError, match="shard_ranks"):
@@ -267,7 +267,7 @@ def test_states_within_nodes_take_more_memory_and_are_checked() -> None:
     assert stage.memory.gradients_bytes == pytest.approx(2 * of_all.memory.gradients_bytes)
     assert predict_training(asked, inside).predicted == inside.predicted
     for wrong in (4, None):
-        assert Rule.HOST_MEMORY in {violation.rule for violation in check(with_stages(inside, shard_ranks=wrong), asked)}
+        assert Rule.HOST_BYTES in {violation.rule for violation in check(with_stages(inside, shard_ranks=wrong), asked)}
 
 
 @pytest.mark.parametrize(("space", "launcher", "zero_stages"), REFUSED)

@@ -135,7 +135,7 @@ def test_state_of_stages_on_hosts_is_checked_and_hosts_have_room_for_it() -> Non
     assert any(stage.shardings for stage in flat(plan).stages)
     first, *others = flat(plan).stages
     lighter = replace(first, memory=replace(first.memory, host_bytes=first.memory.host_bytes / 2))
-    assert Rule.HOST_MEMORY in rules(with_fields(plan, stages=(lighter, *others)), request)
+    assert Rule.HOST_BYTES in rules(with_fields(plan, stages=(lighter, *others)), request)
     most = max(stage.memory.host_bytes for stage in flat(plan).stages)
     small = replace(group, node=replace(group.node, host_memory_bytes=int(most / 2)))
     again = predict_training(replace(request, cluster=Cluster((small,))), plan)
@@ -195,7 +195,7 @@ def test_broken_stages_on_mixed_nodes_are_found() -> None:
         ),
         (
             (first, *between, replace(last, memory=replace(last.memory, capacity_bytes=first.memory.capacity_bytes))),
-            Rule.CAPACITY,
+            Rule.USABLE,
         ),
     ):
         assert rule in rules(with_fields(plan, stages=stages), request), rule

@@ -1,4 +1,4 @@
-"""The checker shares no code with the search: its modules import records, definitions and one another, nothing else."""
+"""The checker shares no computation with the search: its modules import records, definitions, facts and one another."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
+import meshwright.solver.problem.launchers
 import meshwright.solver.verify
+
+FACTS = {
+    "meshwright.solver.problem.launchers.server",
+    "meshwright.solver.problem.launchers.servers",
+    "meshwright.solver.problem.launchers.trainer",
+    "meshwright.solver.problem.launchers.trainers",
+}
+"""Facts of other people's programs, which stand once; launchers' own parsers judge them."""
 
 ALLOWED = {
     "meshwright.costmodels.cluster.cluster",
@@ -25,6 +34,7 @@ ALLOWED = {
     "meshwright.costmodels.model.token_slice",
     "meshwright.costmodels.units",
     "meshwright.costmodels.model.weight_format",
+    *FACTS,
     "meshwright.solver.answer.axes",
     "meshwright.solver.problem.choices",
     "meshwright.solver.problem.graph",
@@ -62,6 +72,14 @@ def test_checker_imports_records_and_itself_only() -> None:
         ours = {name for name in imported_modules(path) if name.split(".")[0] == "meshwright"}
         foreign = {name for name in ours if name not in ALLOWED and not name.startswith("meshwright.solver.verify")}
         assert not foreign, f"{path.name} imports {sorted(foreign)}"
+
+
+@pytest.mark.parametrize("module", sorted(FACTS))
+def test_facts_that_the_checker_shares_are_data(module: str) -> None:
+    source = Path(meshwright.solver.problem.launchers.__path__[0]) / f"{module.rpartition('.')[2]}.py"
+    computing = (ast.FunctionDef, ast.Lambda, ast.Compare, ast.IfExp, ast.comprehension)
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    assert not [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, computing)]
 
 
 @pytest.mark.parametrize(

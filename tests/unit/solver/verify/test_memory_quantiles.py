@@ -93,7 +93,7 @@ def test_what_runs_take_over_what_is_counted_is_the_implementations(field: str, 
 def test_a_request_of_less_risk_refuses_the_plan() -> None:
     request, plan = tight()
     asked = replace(request, search=replace(request.search, risk=chance_of(plan) / 2))
-    assert broken(plan, asked) == {Rule.CAPACITY}
+    assert broken(plan, asked) == {Rule.RISK}
     again = predict(asked, plan)
     assert again.reason is not None and again.reason.constraint == "device_memory"
     assert again.reason.need > again.reason.have

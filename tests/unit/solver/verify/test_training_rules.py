@@ -116,7 +116,7 @@ MUTATIONS: list[tuple[str, object, set[Rule]]] = [
     ("stages.0.memory.optimizer_bytes", 3551.0, {Rule.OPTIMIZER, Rule.PEAK_MEMORY}),
     ("stages.0.memory.activations_bytes", 5119.0, {Rule.ACTIVATIONS, Rule.PEAK_MEMORY}),
     ("stages.1.memory.transient_bytes", 511.0, {Rule.TRANSIENT}),
-    ("stages.1.memory.capacity_bytes", 80_000.0, {Rule.CAPACITY}),
+    ("stages.1.memory.capacity_bytes", 80_000.0, {Rule.USABLE}),
     ("stages.0.memory.overhead_bytes", 60_000.0, {Rule.CAPACITY, Rule.PEAK_MEMORY}),
     ("predicted.peak_memory_bytes", 13_000.0, {Rule.PEAK_MEMORY}),
     ("stages.0.time_s", 2.1, {Rule.STEP_TIME}),
@@ -422,7 +422,7 @@ def test_the_smallest_device_of_a_stage_decides_its_capacity() -> None:
     groups = (replace(small.groups[0], name="small"), large.groups[0])
     request = training_request(cluster=replace(large, groups=groups))
     violations = check(training_plan(), request)
-    assert [(v.rule, v.where) for v in violations] == [(Rule.CAPACITY, "plan.stages[0].memory.capacity_bytes")]
+    assert [(v.rule, v.where) for v in violations] == [(Rule.USABLE, "plan.stages[0].memory.capacity_bytes")]
 
 
 def single_stage_plan() -> Plan:

@@ -1,0 +1,156 @@
+"""The table of launchers of training plans: what each can express. Their own parsers judge it (tests of exporters, `real`).
+
+Search and checker read the same facts; what follows from them, each works out by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from meshwright.costmodels.implementations.profile import implementation_profile
+from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, VectorKernels
+from meshwright.costmodels.pipeline import PipelineRuntime, names_in
+from meshwright.solver.problem.choices import Launcher, RankOrder
+from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
+
+# Models of transformers, trained by PyTorch's DDP or FSDP2, or by DeepSpeed's ZeRO; no pipeline, and whole layers on every rank
+# (accelerate 1.15, parallelism_config.py, utils/fsdp_utils.py and utils/deepspeed.py; transformers 5.23, training_args.py).
+_OVER_ACCELERATE = Trainer(
+    implementation=implementation_profile("hf-trainer").implementation,
+    max_zero_with_pipeline=0,
+    context_parallel=False,
+    sequence_parallel=False,
+    replicates_kv_heads=False,
+    ties_across_stages=False,
+    schedules=frozenset(),
+    tensor_parallel=False,
+    # gradient_checkpointing, and FSDP's own activation_checkpointing: whole layers.
+    selective=False,
+    # FSDP2 over a mesh of dp_replicate_size x dp_shard_size.
+    zero_within_groups=frozenset({2, 3}),
+    # DeepSpeed's; its MiCS is nothing that Accelerate turns on.
+    host_state=HostState.ZERO_OFFLOAD,
+    offloads_within_groups=False,
+    is_within_others=True,
+)
+
+TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
+    {
+        # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here.
+        Launcher.MEGATRON_LM: Trainer(
+            implementation=implementation_profile("megatron-core-0.20").implementation,
+            max_zero_with_pipeline=1,
+            context_parallel=True,
+            # --cp-comm-type a2a and a2a+p2p; Transformer Engine's ring refuses sliding windows.
+            head_exchange=True,
+            scans_over_ranks=True,
+            windows_in_rings=False,
+            sequence_parallel=True,
+            replicates_kv_heads=True,
+            # --make-vocab-size-divisible-by.
+            padded_dims=frozenset({"vocab"}),
+            ties_across_stages=True,
+            # With virtual stages its schedule is interleaved, else 1F1B.
+            schedules=frozenset(names_in(PipelineRuntime.MEGATRON_CORE)),
+            # tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp with --use-tp-pp-dp-mapping. There its groups for experts and those for all
+            # else must have one dp (megatron.core.parallel_state asserts it, of dense models, too).
+            rank_orders=frozenset(RankOrder),
+            one_dp_outermost=True,
+            expert_parallel=True,
+            # Its MoELayer refuses to train beside tp without sequence parallelism.
+            experts_ask_for_sp=True,
+            # --num-distributed-optimizer-instances.
+            zero_within_groups=frozenset({1}),
+            # Its Muon refuses the distributed optimizer.
+            max_zero_with_muon=0,
+            fine_grained=True,
+            # --recompute-method block, --recompute-num-layers.
+            layers_recomputed=True,
+            # Moments of 8 and 16 bits: its precision-aware optimizer, which is a distributed one.
+            optimizers=frozenset(Optimizer),
+            optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
+            # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
+            host_state=HostState.SHARES_OF_THE_OPTIMIZER,
+            # --tp-comm-overlap. Before Blackwell it needs CUDA_DEVICE_MAX_CONNECTIONS=1, which its FSDP refuses; Transformer
+            # Engine scatters in four chunks.
+            cut_products=CutProducts(TensorOverlap.USERBUFFERS, max_zero=1, rows_a_rank=4),
+        ),
+        # DeepSpeed 0.19: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
+        # without attention; its long-context axis is Ulysses.
+        Launcher.DEEPSPEED: Trainer(
+            implementation=implementation_profile("deepspeed-0.19").implementation,
+            max_zero_with_pipeline=1,
+            context_parallel=False,
+            sequence_parallel=False,
+            replicates_kv_heads=False,
+            ties_across_stages=True,
+            # PipelineModule's own grid has pipe outermost, as PipeModelDataParallelTopology has (axes pipe, data, model).
+            schedules=frozenset(names_in(PipelineRuntime.DEEPSPEED)),
+            # Layers of a PipelineModule may pass tuples of tensors on.
+            passes_branches=True,
+            optimizers=frozenset({Optimizer.ADAMW, Optimizer.SGD_MOMENTUM, Optimizer.MUON}),
+            # MiCS; shares of the states (Twin-Flow) are ZeRO-3's.
+            zero_within_groups=frozenset({3}),
+            host_state=HostState.ZERO_OFFLOAD,
+        ),
+        # torchtitan 0.3: it splits key/value heads evenly (its PR 4016) and has no tied weights over stages.
+        Launcher.TORCHTITAN: Trainer(
+            # Exported configurations compile for chunked products alone.
+            implementation=implementation_profile("torchtitan-0.3").implementation,
+            max_zero_with_pipeline=3,
+            context_parallel=True,
+            sequence_parallel=True,
+            replicates_kv_heads=False,
+            ties_across_stages=False,
+            # Its device mesh has pp outermost (ParallelDims), so rank_orders stay at that.
+            schedules=frozenset(names_in(PipelineRuntime.PYTORCH)),
+            # Schedule1F1B refuses it (torch.distributed.pipelining.schedules).
+            short_1f1b=False,
+            # A PipelineStage's outputs may be a tuple of tensors.
+            passes_branches=True,
+            # A mesh of data_parallel_replicate_degree x data_parallel_shard_degree, whether weights are resharded or not.
+            zero_within_groups=frozenset({2, 3}),
+            # training.enable_cpu_offload: FSDP's CPUOffloadPolicy moves parameters, gradients and the optimizer.
+            host_state=HostState.ALL_OR_NOTHING,
+            # Its early_step_in_backward, which released gradients, is gone.
+            # --compile.enable_async_tensor_parallel: in compiled layers alone, with which it compiles the loss, too.
+            cut_products=CutProducts(TensorOverlap.SYMMETRIC_MEMORY, kernels=VectorKernels.COMPILED, loss=LossKernels.COMPILED),
+        ),
+        # A file of PyTorch alone: FSDP2, DTensor and torch.distributed.pipelining, as `app.exporters.pytorch` writes it.
+        Launcher.PYTORCH: Trainer(
+            # Modules that are not compiled, as torchtitan's.
+            implementation=implementation_profile("torchtitan-0.3").implementation,
+            max_zero_with_pipeline=3,
+            context_parallel=False,
+            sequence_parallel=True,
+            replicates_kv_heads=False,
+            ties_across_stages=False,
+            # Its device mesh has pp outermost.
+            schedules=frozenset(names_in(PipelineRuntime.PYTORCH)),
+            # Schedule1F1B refuses it (torch.distributed.pipelining.schedules).
+            short_1f1b=False,
+            optimizers=frozenset({Optimizer.ADAMW, Optimizer.SGD_MOMENTUM}),
+            # checkpoint_wrapper around whole layers.
+            selective=False,
+            # A mesh of copies x shards.
+            zero_within_groups=frozenset({2, 3}),
+            # FSDP's CPUOffloadPolicy.
+            host_state=HostState.ALL_OR_NOTHING,
+            is_within_others=True,
+        ),
+        # A script of the user's own.
+        Launcher.ACCELERATE: _OVER_ACCELERATE,
+        # By its own arguments, which have no groups of ranks that shard (parallelism_config takes no text).
+        Launcher.HF_TRAINER: replace(_OVER_ACCELERATE, zero_within_groups=frozenset()),
+        # Its SFT trainer, started by Accelerate.
+        Launcher.TRL: replace(_OVER_ACCELERATE, adapters=True, masks_documents=True),
+        # It sets up FSDP2 and DeepSpeed by keys of its own.
+        Launcher.AXOLOTL: replace(_OVER_ACCELERATE, adapters=True, masks_documents=True, fills_sequences=True),
+        # DeepSpeed by a key of its own, FSDP2 by Accelerate.
+        Launcher.LLAMA_FACTORY: replace(_OVER_ACCELERATE, adapters=True),
+    }
+)
+"""Launchers of training plans, in the order of `Launcher`."""
