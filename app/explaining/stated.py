@@ -10,7 +10,8 @@ from meshwright.app.explaining.batch_job import BatchJob
 from meshwright.app.launch_flags.flag import GivenFlag
 from meshwright.app.launch_flags.serving import LaunchFlags
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
-from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.carried import USUAL_MESH, MeshChoices
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class StatedTraining:
     shard_ranks: int | None = None
     sequence_parallel: bool = False
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
-    rank_order: RankOrder = RankOrder.PP_OUTERMOST
+    mesh: MeshChoices = USUAL_MESH
     recompute: Recompute = Recompute.NONE
     recompute_layers: int | None = None
     offload: Offload = NOTHING_OFFLOADED

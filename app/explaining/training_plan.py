@@ -16,7 +16,8 @@ from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import RankOrder, Recompute
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.carried import MeshChoices
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -98,7 +99,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
             ep=stated.ep,
             ulysses=stated.ulysses,
             etp=stated.etp,
-            order=stated.rank_order if replicas > 1 and stated.pp > 1 else RankOrder.PP_OUTERMOST,
+            choices=MeshChoices.of(stated.mesh, dp=replicas, pp=stated.pp),
         ),
         size,
         request.workload.global_batch // (replicas * size),

@@ -38,7 +38,6 @@ from meshwright.solver.problem.choices import (
     GroupOrder,
     Improvements,
     Launcher,
-    RankOrder,
     Recompute,
     ServingMode,
     Space,
@@ -46,6 +45,7 @@ from meshwright.solver.problem.choices import (
     System,
     TpOverlap,
 )
+from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.kinds_of_choices import degree, of_stages, opening, restriction, setting
 
 MAX_TIME_LIMIT_S = 86_400.0
@@ -282,17 +282,7 @@ class Search:
             unnamed=Unnamed.DEFAULT,
         ),
     ] = ()
-    rank_order: Annotated[
-        tuple[RankOrder, ...],
-        restriction(
-            "rank_order",
-            Place(Part.PIPELINES, "rank_order"),
-            launched=Launched.BY_RULES,
-            published=(RankOrder.PP_OUTERMOST,),
-            lock=Lock.CHOICES,
-            unnamed=Unnamed.DEFAULT,
-        ),
-    ] = ()
+    rank_order: Annotated[tuple[RankOrder, ...], RANK_ORDER] = ()
     system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None
     frontier: Annotated[FrontierScope, setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED
     group_order: Annotated[

@@ -71,7 +71,6 @@ class TrainerLimits:
     tied_with_pipeline    whether a tied head may live on another stage than the embedding
     expert_parallel       whether experts may be spread over data-parallel ranks
     experts_ask_for_sp    whether experts beside tp need sequence parallelism
-    dp_outermost          whether it lays the ranks of a replica together: "never", or where experts have the "same dp"
     schedules             pipeline schedules it has
     zero_in_parts         ZeRO stages that it can run within a part of dp x cp
     host_state            what the host can hold: "none"; a "share" of a sharded optimizer; all of it, with its gradients or
@@ -103,7 +102,6 @@ class TrainerLimits:
     zero_with_muon: int = 3
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
-    dp_outermost: Literal["never", "same dp"] = "never"
     fine_grained: bool = False
     some_layers: bool = False
     zero_in_parts: tuple[int, ...] = ()
@@ -160,8 +158,6 @@ TRAINERS = {
         zero_in_parts=(1,),
         expert_parallel=True,
         experts_ask_for_sp=True,
-        # --use-tp-pp-dp-mapping; initialize_model_parallel asserts one dp for both of its generators of ranks.
-        dp_outermost="same dp",
         fine_grained=True,
         some_layers=True,
         host_state="share",

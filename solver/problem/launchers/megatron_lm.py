@@ -6,7 +6,6 @@ from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.implementation import TensorOverlap
 from meshwright.costmodels.pipeline import PipelineRuntime, names_in
-from meshwright.solver.problem.choices import RankOrder
 from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
 
 LAUNCHER = Trainer(
@@ -24,10 +23,6 @@ LAUNCHER = Trainer(
     ties_across_stages=True,
     # With virtual stages its schedule is interleaved, else 1F1B.
     schedules=frozenset(names_in(PipelineRuntime.MEGATRON_CORE)),
-    # tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp with --use-tp-pp-dp-mapping. There its groups for experts and those for all else must
-    # have one dp (megatron.core.parallel_state asserts it, of dense models, too).
-    rank_orders=frozenset(RankOrder),
-    one_dp_outermost=True,
     expert_parallel=True,
     # Its MoELayer refuses to train beside tp without sequence parallelism.
     experts_ask_for_sp=True,

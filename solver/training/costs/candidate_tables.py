@@ -24,7 +24,7 @@ from meshwright.solver.blocks.sharding_problem import (
 )
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import heed
-from meshwright.solver.problem.choices import RankOrder, Recompute
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.beside_state import bytes_beside_state
@@ -40,7 +40,6 @@ from meshwright.solver.training.space.candidates import (
     RecomputedLayers,
     some_layers_of,
 )
-from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, pass_shares, waiting
 
 _WITHOUT_SCHEDULE = attrgetter(*(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices")
@@ -144,7 +143,7 @@ class TrainingCosts(RowCosting):
             # Both ranks that hold a part of the model sum its gradients, each those that ZeRO leaves it.
             shards = candidate.shard_ranks or kind.topology.state.n
             held = table.parts.gradients_bytes / (shards if candidate.zero_stage == 1 else 1)
-            link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=_between_copies(mesh))
+            link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=mesh.between_copies)
             extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
         return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s)
 
@@ -287,12 +286,6 @@ class TrainingCosts(RowCosting):
         sends_s = sum(float(collective_s(Collective.SEND_RECV, held / copies, link)) for link in kind.borders)
         gather_s = float(collective_s(Collective.ALL_GATHER, held, setting.tp_topology)) if copies > 1 else 0.0
         return sends_s + 2.0 * gather_s
-
-
-def _between_copies(mesh: Mesh) -> int:
-    """Ranks from one that holds a part of the model to the other that does: of neighbouring stages, or, where stages of one
-    replica may share a node, of the first and the last."""
-    return mesh.run_devices * (1 if mesh.order is RankOrder.PP_OUTERMOST else mesh.pp - 1)
 
 
 def _plus_first(values: FloatArray, addend: float) -> FloatArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.costmodels.memory.offload import Offload, Tier
 from meshwright.costmodels.pipeline import ChunkCount
-from meshwright.solver.problem.choices import Gradients, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN
 
@@ -20,8 +20,7 @@ def summary(candidate: Candidate) -> str:
     if mesh.expert_tp < mesh.tp:
         parts.append("whole experts")
     within = "" if candidate.shard_ranks is None else f" within {candidate.shard_ranks} ranks"
-    if mesh.order is RankOrder.DP_OUTERMOST:
-        parts.append("dp outermost")
+    parts += mesh.choices.words
     parts.append(f"ZeRO-{candidate.zero_stage}{within}")
     if candidate.optimizer is not None:
         parts.append(candidate.optimizer.value)

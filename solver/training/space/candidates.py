@@ -12,10 +12,9 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
-from meshwright.solver.problem.choices import Gradients, Launcher, RankOrder, Recompute, Space, TpOverlap
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.launchers.trainer import Trainer
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.meshes import Mesh, meshes, numbers_of_experts
@@ -90,9 +89,9 @@ class Candidate:
         state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
         forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
-        # Ranks in the order that launchers have unless told otherwise come first, whatever the degrees.
-        order = list(RankOrder).index(mesh.order)
-        return (order, *split, self.microbatch, *state, self.boundary.dim or "", *forms, self.recompute_layers or 0)
+        # What launchers do unless told otherwise comes first, whatever the degrees.
+        first = (*mesh.choices.sort_key, *split, self.microbatch)
+        return (*first, *state, self.boundary.dim or "", *forms, self.recompute_layers or 0)
 
 
 class RecomputedLayers(Enum):
@@ -236,7 +235,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
         if rest or not places:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
-            if search.space is Space.LAUNCHABLE and not _expresses(TRAINERS[search.launcher], request.model, mesh, boundary):
+            if search.space is Space.LAUNCHABLE and not _expresses(search.launcher, request.model, mesh, boundary):
                 continue
             if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
                 continue
@@ -275,8 +274,9 @@ def _running(schedules: frozenset[Schedule], search: Search, pp: int, n_microbat
     return schedules - {Schedule.ONE_F_ONE_B}
 
 
-def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
+def _expresses(launcher: Launcher, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
     """Return True if the launcher has flags for this mesh and residual layout."""
+    rules = TRAINERS[launcher]
     return (
         (mesh.pp == 1 or rules.passes_branches or model.is_chain)
         and (mesh.tp == 1 or rules.tensor_parallel)
@@ -285,8 +285,7 @@ def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) ->
         and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
         and (not mesh.spreads_experts or rules.expert_parallel)
         and (boundary.dim is None or rules.sequence_parallel)
-        and mesh.order in rules.rank_orders
-        and (mesh.order is RankOrder.PP_OUTERMOST or mesh.expert_dp == mesh.dp or not rules.one_dp_outermost)
+        and mesh.choices.are_launched_by(launcher, mesh)
         and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and numbers_of_experts(model))
         and (rules.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
         and (rules.ties_across_stages or mesh.pp == 1 or not model.tied_weights())

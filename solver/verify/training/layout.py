@@ -12,6 +12,7 @@ from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.rules.layers import layer_violations
 from meshwright.solver.verify.training.branches import branch_violations
+from meshwright.solver.verify.training.choice_rules import order_in_words, ranks_in_order
 from meshwright.solver.verify.training.experts import expert_axis_violations
 from meshwright.solver.verify.training.mixers import sequence_violations
 from meshwright.solver.verify.training.schedule import schedule_violations
@@ -122,8 +123,7 @@ def _exchange_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
 
 
 def _device_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
-    """Ranks are numbered in one of Megatron's orders, so none serves two stages: with pp outermost stage i holds the i-th of pp
-    equal runs of ranks; with dp outermost each replica has a run, of which stage i holds the i-th of pp equal parts."""
+    """Each stage holds the ranks that are its own in the plan's order, so none serves two stages."""
     n_cluster = request.cluster.n_devices
     used: set[int] = set()
     for index, stage in enumerate(plan.stages):
@@ -134,22 +134,13 @@ def _device_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             yield Violation(Rule.DEVICES, where, f"{len(ranks)} devices, dp x tp x cp is {needed}")
         if ranks and max(ranks) >= n_cluster:
             yield Violation(Rule.DEVICES, where, f"rank {max(ranks)}, the cluster has ranks 0 to {n_cluster - 1}")
-        expected = _ranks_in_order(plan, index)
+        expected = ranks_in_order(plan, index)
         if sorted(ranks) != expected:
             given = f"should be ranks {expected[0]} to {expected[-1]}" if expected else "should be none"
-            yield Violation(Rule.DEVICES, where, f"{given}, {plan.rank_order.value}")
+            yield Violation(Rule.DEVICES, where, f"{given}, {order_in_words(plan)}")
         used |= set(ranks)
     if plan.devices != len(used):
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the stages hold {len(used)} devices")
-
-
-def _ranks_in_order(plan: PipelinePlan, index: int) -> list[int]:
-    """Ranks that a stage should hold: those whose digit of pp is its number, tp x cp being the last digit."""
-    axes = plan.axes
-    inner = axes.tp * axes.cp
-    if plan.rank_order.value == "dp-outermost":
-        return [(replica * axes.pp + index) * inner + rank for replica in range(axes.dp) for rank in range(inner)]
-    return [(index * axes.dp + replica) * inner + rank for replica in range(axes.dp) for rank in range(inner)]
 
 
 def stage_ranks(stage: Stage) -> list[int]:

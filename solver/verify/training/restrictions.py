@@ -12,6 +12,7 @@ from meshwright.solver.verify.adapters import adapter_violations
 from meshwright.solver.verify.documents import document_violations
 from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
 from meshwright.solver.verify.rules.parameters import picked_dims
+from meshwright.solver.verify.training.choice_rules import asked_of_pipelines, launcher_refusals, published_refusals
 from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -59,9 +60,7 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
         choices.append(("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)))
     own = request.workload.optimizer
     choices.append(("optimizer", own if plan.optimizer is None else plan.optimizer, search.optimizers or (own,)))
-    if axes.pp > 1 and axes.dp > 1:
-        # Else the ranks of a stage and those of a replica are the same in every order.
-        choices.append(("rank_order", plan.rank_order.value, search.rank_order or ("pp-outermost",)))
+    choices += asked_of_pipelines(plan, search)
     if axes.pp > 1:
         choices.append(("schedule", plan.schedule, search.schedules))
         chunks = len(plan.stages[0].chunk_layers)
@@ -117,7 +116,7 @@ def _system_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     broken = [
         (axes.cp > 1 or axes.ep > 1 or axes.etp is not None, "axes", f"cp {axes.cp}, ep {axes.ep}"),
         (plan.schedule != "1f1b", "schedule", plan.schedule),
-        (plan.rank_order.value != "pp-outermost", "rank_order", plan.rank_order.value),
+        *published_refusals(plan),
         (plan.optimizer not in (None, request.workload.optimizer), "optimizer", "optimizers"),
         (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),
     ]
@@ -188,7 +187,7 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "sequence_parallel",
             f"experts beside tp {axes.tp} need it",
         ),
-        *_order_refusals(plan, limits),
+        *launcher_refusals(plan, launcher),
         (
             axes.pp > 1 and plan.schedule not in limits.schedules,
             "schedule",
@@ -233,16 +232,6 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
-
-
-def _order_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:
-    """Replicas whose ranks lie together: only some launchers lay them so, where experts have as many replicas as all else."""
-    axes = plan.axes
-    apart = axes.pp > 1 and axes.dp > 1 and plan.rank_order.value == "dp-outermost"
-    yield apart and limits.dp_outermost == "never", "rank_order", "dp outermost; it has pp outermost alone"
-    of_experts = axes.dp * axes.cp * axes.tp / ((axes.etp or axes.tp) * axes.ep)
-    given = f"dp outermost with dp {axes.dp}, {of_experts:g} of experts, for which it has groups without any, too"
-    yield apart and limits.dp_outermost == "same dp" and of_experts != axes.dp, "rank_order", given
 
 
 def _optimizer_refusals(plan: PipelinePlan, limits: TrainerLimits) -> Iterator[tuple[bool, str, str]]:

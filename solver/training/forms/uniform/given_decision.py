@@ -7,7 +7,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.declared.carried import MeshChoices
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision
@@ -34,7 +34,6 @@ def decision_of(
     if not pipelines.stages:
         raise PlanFileError("this is not a plan with training stages", given="0 stages")
     workload, axes = request.workload, pipelines.axes
-    several = axes.pp > 1 and axes.dp > 1
     mesh = Mesh(
         dp=axes.dp,
         tp=axes.tp,
@@ -43,7 +42,7 @@ def decision_of(
         ep=axes.ep,
         ulysses=axes.ulysses,
         etp=axes.etp,
-        order=pipelines.rank_order if several else RankOrder.PP_OUTERMOST,
+        choices=MeshChoices.of(pipelines, dp=axes.dp, pp=axes.pp),
     )
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(

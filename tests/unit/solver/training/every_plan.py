@@ -12,7 +12,9 @@ import numpy as np
 
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import Gradients, Launcher, RankOrder, Recompute, Space, TpOverlap
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.declared.carried import MeshChoices
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -104,7 +106,7 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                             for shards in every_shard_ranks(request, dp * cp, cp, zero if alike else None):
                                 if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
                                     continue
-                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, order)
+                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, MeshChoices(order))
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 for way in every_tp_overlap(request, outer):
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
