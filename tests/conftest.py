@@ -60,7 +60,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("settings", ["sqlite", POSTGRESQL], indirect=True)
 
 
-IN_COPIES = ("tests/acceptance/test_contributing.py", "tests/unit/costmodels/test_new_generation.py")
+IN_COPIES = ("tests/unit/costmodels/test_new_generation.py",)
 """Tests that run in copies of the tree, with what is compiled beside it."""
 
 

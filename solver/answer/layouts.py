@@ -14,8 +14,8 @@ from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.record_fields import written_as
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
 from meshwright.solver.answer.workers import Workers
+from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap
-from meshwright.solver.problem.declared.carried import MeshChoices
 
 
 # Without slots, and what all plans say first: the fields of a document are in this order.

@@ -35,8 +35,8 @@ from meshwright.solver.answer.predicted import (
 )
 from meshwright.solver.answer.reason import Reason, Suggestion
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
+from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap
-from meshwright.solver.problem.declared.carried import MeshChoices
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,6 @@ class TrainerLimits:
     optimizers            optimizers it has settings for
     small_moments_zero    least ZeRO stage, of more ranks than one, beside moments of 8 or 16 bits
     fine_grained          whether it recomputes norms, expert activations and latent up-projections by themselves
-    some_layers           whether it recomputes some layers of a stage whole and others not
     layers                what a model's layers are made of
     cut_layers            what they are made of where products are cut into chunks
     splits_mixers         whether ranks of a sequence may share state-space mixers
@@ -103,7 +102,6 @@ class TrainerLimits:
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
     fine_grained: bool = False
-    some_layers: bool = False
     zero_in_parts: tuple[int, ...] = ()
     host_state: Literal["none", "share", "zero", "together"] = "none"
     optimizers: tuple[str, ...] = ("adamw",)
@@ -159,7 +157,6 @@ TRAINERS = {
         expert_parallel=True,
         experts_ask_for_sp=True,
         fine_grained=True,
-        some_layers=True,
         host_state="share",
         optimizers=("adamw", "sgd_momentum", "muon", "adamw_8bit", "adamw_bf16"),
         small_moments_zero=1,

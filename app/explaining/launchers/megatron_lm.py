@@ -26,8 +26,8 @@ from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
+from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
-from meshwright.solver.problem.declared.carried import MeshChoices
 from meshwright.solver.problem.declared.rank_order import RankOrder
 
 _FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -87,7 +87,7 @@ def read_megatron(start: Start) -> StatedTraining:
         tp_overlap=TpOverlap.CHUNKED if flags.tp_comm_overlap and flags.sequence_parallel and tp > 1 else TpOverlap.EXPOSED,
         mesh=MeshChoices(RankOrder.DP_OUTERMOST if flags.use_tp_pp_dp_mapping else RankOrder.PP_OUTERMOST),
         recompute=recompute,
-        recompute_layers=layers,
+        stages=StageChoices(recompute_layers=layers),
         offload=_offload(flags),
         workload=_workload(flags),
     )

@@ -31,8 +31,6 @@ LAUNCHER = Trainer(
     # Its Muon refuses the distributed optimizer.
     max_zero_with_muon=0,
     fine_grained=True,
-    # --recompute-method block, --recompute-num-layers.
-    layers_recomputed=True,
     # Moments of 8 and 16 bits: its precision-aware optimizer, which is a distributed one.
     optimizers=frozenset(Optimizer),
     optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),

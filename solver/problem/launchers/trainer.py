@@ -64,7 +64,6 @@ class Trainer:
     host_state               what of the training state may lie in host memory
     gradients                how long gradients may live
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
-    layers_recomputed        whether it can recompute some layers of a stage whole, and others not
     cut_products             how products over tp are cut into chunks, None where they are not
     passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
     tensor_parallel          whether it splits layers over tp
@@ -92,7 +91,6 @@ class Trainer:
     experts_ask_for_sp: bool = False
     max_zero_with_muon: int = MAX_ZERO_STAGE
     fine_grained: bool = False
-    layers_recomputed: bool = False
     passes_branches: bool = False
     zero_within_groups: frozenset[int] = frozenset()
     optimizers: frozenset[Optimizer] = frozenset({Optimizer.ADAMW})

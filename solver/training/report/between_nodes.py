@@ -6,7 +6,7 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.network_use import networks_between
 from meshwright.solver.answer.predicted import TimeBreakdown
-from meshwright.solver.problem.declared.carried import MeshChoices
+from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.declared.rank_order import RankOrder
 
 

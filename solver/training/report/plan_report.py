@@ -132,7 +132,7 @@ def decided_plan(
             axes=axes_of(mesh),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
-            recompute_layers=candidate.recompute_layers,
+            **named(candidate.choices),
             shard_ranks=candidate.shard_ranks,
             offload=candidate.offload,
             gradients=candidate.gradients,

@@ -12,6 +12,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
@@ -40,8 +41,8 @@ class Candidate:
     """One point of the outer space. ``n_microbatches`` follows from the global batch.
 
     ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages. Where
-    ``recompute_layers`` is not None, so many first layers of each part of the model are recomputed whole, and the rest is not:
-    on one stage under the mode full, in a pipeline under `SOME_LAYERS`, their number ``UNDECIDED`` until borders are.
+    its ``choices`` say how many, so many first layers of each part of the model are recomputed whole, and the rest is not:
+    on one stage under the mode full, in a pipeline under `SOME_LAYERS`, whose number is not known until borders are.
     ZeRO shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
     for the workload's own.
     """
@@ -58,12 +59,18 @@ class Candidate:
     optimizer: Optimizer | None = None
     gradients: Gradients = Gradients.KEPT
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
-    recompute_layers: int | None = None
+    choices: StageChoices = USUAL_STAGE
 
     @property
-    def lacks_layers(self) -> bool:
-        """True if the number of recomputed layers follows from the borders, which are not yet known."""
-        return self.recompute_layers == UNDECIDED
+    def table_modes(self) -> tuple[Recompute, ...]:
+        """The modes that tables of stages have, of which a stage's layers may have several."""
+        return SOME_LAYERS if self.choices.recomputes_some else self.recompute
+
+    def of_first_layers(self, number: int | None = None) -> Candidate:
+        """The same candidate with so many first layers of each part recomputed whole, None where the borders say how many."""
+        modes = SOME_LAYERS if self.mesh.pp > 1 else (Recompute.FULL,)
+        choices = self.choices.with_layers() if number is None else self.choices.with_layers(number)
+        return replace(self, recompute=modes, choices=choices)
 
     @property
     def place(self) -> StatePlace:
@@ -91,7 +98,7 @@ class Candidate:
         forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
         # What launchers do unless told otherwise comes first, whatever the degrees.
         first = (*mesh.choices.sort_key, *split, self.microbatch)
-        return (*first, *state, self.boundary.dim or "", *forms, self.recompute_layers or 0)
+        return (*first, *state, self.boundary.dim or "", *forms, *self.choices.sort_key)
 
 
 class RecomputedLayers(Enum):
@@ -106,9 +113,6 @@ class RecomputedLayers(Enum):
 
 SOME_LAYERS = (Recompute.NONE, Recompute.FULL)
 """Recompute modes of the layers of a stage that recomputes some of them whole."""
-
-UNDECIDED = 0
-"""The number of layers to recompute before it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class Family:
                         optimizer=place.optimizer,
                         gradients=place.gradients,
                         tp_overlap=self.tp_overlap,
-                        recompute_layers=UNDECIDED if some else None,
+                        choices=USUAL_STAGE.with_layers() if some else USUAL_STAGE,
                     )
 
     @property
@@ -307,14 +311,9 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
 def some_layers_of(request: TrainingRequest, *, pp: int) -> RecomputedLayers:
     """The layers that a part of the model may recompute: some only where all and none are allowed, and the launcher has a flag
     for it; in a pipeline where the request names their numbers."""
-    search, rules = request.search, TRAINERS.get(request.search.launcher)
-    if search.space is Space.LAUNCHABLE and (rules is None or not rules.layers_recomputed):
-        return RecomputedLayers.ALL_OR_NONE
-    if search.system is not None or not request.model.is_chain or not {*SOME_LAYERS} <= {*recompute_modes(search)}:
-        return RecomputedLayers.ALL_OR_NONE
-    if pp > 1 and not search.recompute_layers:
-        return RecomputedLayers.ALL_OR_NONE
-    return RecomputedLayers.ANY
+    search = request.search
+    possible = request.model.is_chain and {*SOME_LAYERS} <= {*recompute_modes(search)}
+    return RecomputedLayers.ANY if possible and StageChoices.are_open(search, pp=pp) else RecomputedLayers.ALL_OR_NONE
 
 
 def recompute_modes(search: Search) -> tuple[Recompute, ...]:

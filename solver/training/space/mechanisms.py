@@ -38,10 +38,8 @@ def mechanisms(candidate: Candidate) -> tuple[str, ...]:
     used = [words for words, is_used in (*split, *state) if is_used]
     if candidate.offload != NOTHING_OFFLOADED:
         used += away(candidate.offload)
-    some = candidate.recompute_layers is not None
     modes = [mode for mode in candidate.recompute if mode is not Recompute.NONE]
-    if some:
-        used.append("recomputation of some layers")
-    elif modes:
+    used += candidate.choices.mechanisms
+    if modes and not candidate.choices.recomputes_some:
         used.append("recomputation (" + "/".join(mode.value for mode in modes) + ")")
     return tuple(used)

@@ -11,8 +11,8 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.cluster.rank_runs import RankRuns
 from meshwright.costmodels.model.expert_parallel import expert_dims
 from meshwright.costmodels.model.implementation import ScanOverRanks
+from meshwright.solver.problem.carried_choices import USUAL_MESH, MeshChoices
 from meshwright.solver.problem.choices import Space
-from meshwright.solver.problem.declared.carried import USUAL_MESH, MeshChoices
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS

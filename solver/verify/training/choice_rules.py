@@ -3,11 +3,12 @@ a launcher allow of it, and what follows from it for ranks and stages."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
-from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.search import Search
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choices import Launcher, Recompute
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.violation import Rule, Violation
 
 Asked = tuple[str, object, Collection[object]]
@@ -17,10 +18,14 @@ Refusal = tuple[bool, str, str]
 """Whether a rule is broken, where in a plan, and by what."""
 
 
-def asked_of_pipelines(plan: PipelinePlan, search: Search) -> Iterator[Asked]:
+_WHOLE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", "interleaved-1f1b")
+"""Schedules that run the backward pass of a layer in one piece."""
+
+
+def asked_of_pipelines(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Asked]:
     """Yield the values that a plan chose, where plans of its degrees differ by them."""
     if _has_orders(plan):
-        yield "rank_order", plan.pipelines.rank_order.value, search.rank_order or ("pp-outermost",)
+        yield "rank_order", plan.pipelines.rank_order.value, request.search.rank_order or ("pp-outermost",)
 
 
 def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:
@@ -76,3 +81,38 @@ def _has_orders(plan: PipelinePlan) -> bool:
 
 def _are_replicas_together(plan: PipelinePlan) -> bool:
     return plan.pipelines.rank_order.value == "dp-outermost"
+
+
+def asked_of_stage(stage: Stage, where: str, request: TrainingRequest) -> Iterator[Asked]:
+    """Yield the values that a stage of a plan chose. One that recomputes some layers does not recompute the others."""
+    if stage.recompute_layers is not None:
+        yield f"{where}.recompute_layers", stage.recompute_layers, request.search.recompute_layers
+        yield f"{where}.recompute", Recompute.NONE, request.search.recompute
+
+
+def stage_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
+    """Yield what a launcher has no setting for. Megatron-LM has --recompute-num-layers."""
+    some = any(stage.recompute_layers is not None for stage in plan.stages)
+    refused = "some layers of a stage recomputed; it recomputes all of them or none"
+    yield some and launcher is not Launcher.MEGATRON_LM, "stages", refused
+
+
+def stage_choice_violations(plan: PipelinePlan, request: TrainingRequest, index: int) -> Iterator[Violation]:
+    """Some layers of each part recomputed whole, and others not: of a chain, whose activations all stay, as many in each, by a
+    schedule whose backward pass is whole."""
+    stage, where = plan.stages[index], f"plan.stages[{index}].recompute_layers"
+    number = stage.recompute_layers
+    if number is None:
+        return
+    suits = plan.axes.pp == 1 or (plan.schedule in _WHOLE_BACKWARD and not plan.token_slices)
+    suits = suits and request.model.is_chain and not stage.offload.activations
+    if not suits or stage.recompute is not Recompute.FULL or not 0 < number < len(request.model.layers):
+        given = f"{number} layers under recompute {stage.recompute.value}, pp {plan.axes.pp}, {plan.schedule}"
+        yield Violation(Rule.STAGES, where, f"{given}; it is some of the layers of each part under recompute full")
+    if any(other.recompute_layers != number for other in plan.stages):
+        yield Violation(Rule.STAGES, where, f"{number} layers of each part; all stages have the same number")
+
+
+def recomputed_of_part(stage: Stage, layers: Sequence[int]) -> Sequence[int]:
+    """Return the layers under the stage's recompute mode, of those of a part that can be."""
+    return layers[: stage.recompute_layers]

@@ -12,7 +12,13 @@ from meshwright.solver.verify.adapters import adapter_violations
 from meshwright.solver.verify.documents import document_violations
 from meshwright.solver.verify.launchers import TRAINERS, TrainerLimits
 from meshwright.solver.verify.rules.parameters import picked_dims
-from meshwright.solver.verify.training.choice_rules import asked_of_pipelines, launcher_refusals, published_refusals
+from meshwright.solver.verify.training.choice_rules import (
+    asked_of_pipelines,
+    asked_of_stage,
+    launcher_refusals,
+    published_refusals,
+    stage_refusals,
+)
 from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -60,7 +66,7 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
         choices.append(("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)))
     own = request.workload.optimizer
     choices.append(("optimizer", own if plan.optimizer is None else plan.optimizer, search.optimizers or (own,)))
-    choices += asked_of_pipelines(plan, search)
+    choices += asked_of_pipelines(plan, request)
     if axes.pp > 1:
         choices.append(("schedule", plan.schedule, search.schedules))
         chunks = len(plan.stages[0].chunk_layers)
@@ -68,9 +74,7 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             choices.append(("stages[0].chunk_layers", chunks, search.virtual_stages))
     for index, stage in enumerate(plan.stages):
         choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))
-        if stage.recompute_layers is not None:
-            choices.append((f"stages[{index}].recompute_layers", stage.recompute_layers, search.recompute_layers))
-            choices.append((f"stages[{index}].recompute", Recompute.NONE, search.recompute))
+        choices += asked_of_stage(stage, f"stages[{index}]", request)
         choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
         if stage.shard_ranks is not None or (stage.zero_stage > 0 and axes.dp * axes.cp > 1):
             shards = stage.shard_ranks or axes.dp * axes.cp
@@ -208,11 +212,7 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "stages",
             "selective recompute; it recomputes whole layers",
         ),
-        (
-            any(stage.recompute_layers is not None for stage in plan.stages) and not limits.some_layers,
-            "stages",
-            "some layers of a stage recomputed; it recomputes all of them or none",
-        ),
+        *stage_refusals(plan, launcher),
         (
             any(stage.shard_ranks is not None and stage.zero_stage not in limits.zero_in_parts for stage in plan.stages),
             "stages",

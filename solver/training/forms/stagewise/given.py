@@ -9,7 +9,7 @@ from meshwright.costmodels.cluster.cluster import NodeGroup
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.answer.stage import Microbatch, Stage
-from meshwright.solver.problem.declared.carried import OF_MESHES
+from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision

@@ -19,8 +19,8 @@ from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.arrangement import Arrangement, arranged, in_arrangement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, SearchStopped, Stop, heed
+from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
-from meshwright.solver.problem.declared.carried import OF_MESHES
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
 from meshwright.solver.training.costs.compute_bound import compute_bound_s

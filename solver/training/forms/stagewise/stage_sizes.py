@@ -8,8 +8,8 @@ from typing import Any
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology, part_of_node
 from meshwright.solver.answer.stage import DeviceRange
+from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, StageDegrees
-from meshwright.solver.problem.declared.carried import OF_MESHES
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 

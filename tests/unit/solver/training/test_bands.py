@@ -14,7 +14,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, SustainedR
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.predicted import TimeBreakdown
-from meshwright.solver.problem.declared.carried import MeshChoices
+from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.report.bands import step_time_bands

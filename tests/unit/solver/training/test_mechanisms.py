@@ -10,8 +10,8 @@ from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
-from meshwright.solver.problem.declared.carried import MeshChoices
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.report.equals import equal_plans
@@ -55,7 +55,7 @@ CHANGES = {
     "optimizer": (Optimizer.MUON,),
     "gradients": (Gradients.RELEASED,),
     "tp_overlap": (TpOverlap.CHUNKED,),
-    "recompute_layers": (2,),
+    "choices": (StageChoices(recompute_layers=2),),
 }
 NOT_COUNTED = {"microbatch", "n_microbatches", "boundary", "pipelining"}
 """Fields that come with another choice or are a number alone; schedules count in pipelines."""

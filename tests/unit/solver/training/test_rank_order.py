@@ -13,8 +13,8 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.blocks.mesh import stage_borders
 from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import Launcher, Space, StageDegrees
-from meshwright.solver.problem.declared.carried import MeshChoices
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
