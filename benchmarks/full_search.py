@@ -22,7 +22,7 @@ from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.planner import plan_training

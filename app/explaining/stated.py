@@ -10,7 +10,8 @@ from meshwright.app.explaining.batch_job import BatchJob
 from meshwright.app.launch_flags.flag import GivenFlag
 from meshwright.app.launch_flags.serving import LaunchFlags
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
-from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.carried_choices import USUAL_MESH, USUAL_STAGE, MeshChoices, StageChoices
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,9 @@ class StatedTraining:
     shard_ranks: int | None = None
     sequence_parallel: bool = False
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
-    rank_order: RankOrder = RankOrder.PP_OUTERMOST
+    mesh: MeshChoices = USUAL_MESH
     recompute: Recompute = Recompute.NONE
-    recompute_layers: int | None = None
+    stages: StageChoices = USUAL_STAGE
     offload: Offload = NOTHING_OFFLOADED
     workload: Mapping[str, Any] = field(default_factory=dict)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from meshwright.app.explaining.stated import StatedTraining
 from meshwright.app.exporters.shape import is_layer
 from meshwright.app.validation.prediction import CostedRun, fastest_sharding, launchers_spans
@@ -16,13 +14,13 @@ from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import RankOrder, Recompute
+from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, StageSpan, evaluate_decision
-from meshwright.solver.training.costs.part_borders import FirstLayers
-from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
+from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
@@ -98,7 +96,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
             ep=stated.ep,
             ulysses=stated.ulysses,
             etp=stated.etp,
-            order=stated.rank_order if replicas > 1 and stated.pp > 1 else RankOrder.PP_OUTERMOST,
+            choices=MeshChoices.of(stated.mesh, dp=replicas, pp=stated.pp),
         ),
         size,
         request.workload.global_batch // (replicas * size),
@@ -129,17 +127,16 @@ def _with_some_layers(
 ) -> tuple[Candidate, Callable[[StageSpan], int | None]]:
     """The candidate that recomputes the first layers of each part whole where a command says some, and the layer of a part from
     which on nothing is recomputed."""
-    number, again = stated.recompute_layers, costs.recomputed_layers
-    if stated.recompute is not Recompute.FULL or number is None:
+    first = costs.first_layers(stated.stages)
+    if stated.recompute is not Recompute.FULL or first is None:
         return candidate, lambda _: None
+    some_of = candidate.of_first_layers(first.number)
     if candidate.mesh.pp == 1:
-        some = number < int(again.sum())
-        return (replace(candidate, recompute_layers=number) if some else candidate), lambda _: None
-    if candidate.pipelining.of_some_layers(candidate.mesh.pp) is None:
-        raise NotPredictedError(f"{number} layers of each stage recomputed whole under {candidate.pipelining.schedule.value}")
-    some_of = replace(candidate, recompute=SOME_LAYERS, recompute_layers=number)
-    first = FirstLayers(number, again)
-    return some_of, lambda span: int(first.ends(np.array([[span.first, span.last + 1]]))[0, 0])
+        return (some_of if first.number < int(first.again.sum()) else candidate), lambda _: None
+    schedule = candidate.pipelining
+    if schedule.of_some_layers(candidate.mesh.pp) is None:
+        raise NotPredictedError(f"{first.number} layers of each stage recomputed whole under {schedule.schedule.value}")
+    return some_of, lambda span: first.end_in(span.first, span.last)
 
 
 def _shard_ranks(stated: StatedTraining, ranks: int) -> int | None:

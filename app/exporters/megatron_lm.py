@@ -20,7 +20,8 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "core 0.16 to 0.20"
@@ -177,7 +178,7 @@ def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Wor
         words.append(say("tp_comm_overlap"))
     if axes.cp > 1:
         words.append((*say("context_parallel_size", axes.cp), *_context_words(axes)))
-    if plan.rank_order is RankOrder.DP_OUTERMOST and axes.pp > 1 and axes.dp > 1:
+    if plan.pipelines.rank_order is RankOrder.DP_OUTERMOST and axes.pp > 1 and axes.dp > 1:
         words.append(say("use_tp_pp_dp_mapping"))
     layers = part_layers(plan, request)
     # The layout's parts over the stages are the virtual stages, so it stands for interleaving, too.

@@ -85,7 +85,7 @@ def predict_run_with_band(run: Run, constants: Constants | None = None) -> Predi
     tables = costed.costs.stage_tables(decision.candidate, decision.sharding, kinds)
     breakdown = time_breakdown(decision, cost, tables)
     mesh = decision.candidate.mesh
-    wait_s = unmeasured_wait_s(costed.request.cluster, axes_of(mesh), breakdown, order=mesh.order)
+    wait_s = unmeasured_wait_s(costed.request.cluster, axes_of(mesh), breakdown, choices=mesh.choices)
     stage_times_s = [stage.time_s for stage in cost.stages]
     cluster = costed.request.cluster
     untold = has_untold_rates(cluster) if constants is None or constants.told is None else not constants.tells(cluster)

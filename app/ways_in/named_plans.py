@@ -16,6 +16,7 @@ from typing import Any
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import BatchShares, Recompute, StageDegrees
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
 from meshwright.solver.problem.search import Search
@@ -23,7 +24,6 @@ from meshwright.solver.problem.search import Search
 _TRAINING = re.compile(r"dp (?P<dp>\d+), tp (?P<tp>\d+), pp (?P<pp>\d+), cp (?P<cp>\d+), (?P<rest>.*)", re.DOTALL)
 _SERVING = re.compile(r"(?:(?P<dp>\d+) replicas? of )?(?P<layout>tp \d+(?: x [a-z ]+ \d+)*)")
 _ZERO = re.compile(r"ZeRO-(\d)(?: within (\d+) ranks)?")
-_LAYERS = re.compile(r"recompute full of (\d+|some) layers(?: of each part)?")
 _SCHEDULE = re.compile(r"(?P<name>[a-z0-9-]+)(?: x (?P<chunks>\d+))?(?: x (?P<slices>\d+) slices)?")
 _SERVING_DEGREES = ("tp", "kvp", "cp", "attention_dp", "ep", "pp")
 
@@ -72,10 +72,9 @@ def _with_part(search: Search, part: str) -> Search:
     if zero is not None:
         shard_ranks = () if zero[2] is None else (int(zero[2]),)
         return replace(search, zero_stages=(int(zero[1]),), shard_ranks=shard_ranks or search.shard_ranks)
-    layers = _LAYERS.fullmatch(part)
-    if layers is not None:
-        numbers = search.recompute_layers if layers[1] == "some" else (int(layers[1]),)
-        return replace(search, recompute=(Recompute.FULL,), recompute_layers=numbers)
+    of_stages = StageChoices.of_words(part)
+    if of_stages is not None:
+        return of_stages.restricted(replace(search, recompute=(Recompute.FULL,)))
     if kind == "recompute":
         return replace(search, recompute=tuple(Recompute(mode) for mode in number.split("/")))
     schedule = _SCHEDULE.fullmatch(part)

@@ -14,17 +14,14 @@ from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.record_fields import written_as
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
 from meshwright.solver.answer.workers import Workers
-from meshwright.solver.problem.choices import RankOrder, TpOverlap
+from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.choices import TpOverlap
 
 
-@dataclass(frozen=True, slots=True)
-class WholeSequencePipelines:
-    """Equal pipelines, one a replica, that sequences pass whole.
-
-    shardings           of operators over tp, the same in all stages; empty where stages differ and say their own
-    rank_order          whether the ranks of a stage or of a replica lie together, where there are several of both
-    sequence_parallel   what the ranks of tp do not split over heads or columns, they split over the sequence
-    """
+# Without slots, and what all plans say first: the fields of a document are in this order.
+@dataclass(frozen=True)
+class _EqualPipelines:
+    """Equal pipelines, one a replica."""
 
     axes: Axes
     stages: tuple[Stage, ...]
@@ -33,10 +30,18 @@ class WholeSequencePipelines:
     schedule: str
     microbatch: Microbatch
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
-    rank_order: RankOrder = RankOrder.PP_OUTERMOST
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class WholeSequencePipelines(MeshChoices, _EqualPipelines):
+    """Equal pipelines, one a replica, that sequences pass whole.
+
+    shardings           of operators over tp, the same in all stages; empty where stages differ and say their own
+    sequence_parallel   what the ranks of tp do not split over heads or columns, they split over the sequence
+    """
+
+
+@dataclass(frozen=True)
 class Pipelines(WholeSequencePipelines):
     """The same, which sequences pass in parts where there are ``token_slices``."""
 

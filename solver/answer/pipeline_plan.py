@@ -18,7 +18,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
-from meshwright.solver.problem.choices import RankOrder, TpOverlap
+from meshwright.solver.problem.choices import TpOverlap
 from meshwright.solver.problem.request import TrainingWorkload
 
 
@@ -66,11 +66,6 @@ class PipelinePlan:
     def tp_overlap(self) -> TpOverlap:
         """The way in which gathers and scatters over tp run."""
         return self.pipelines.tp_overlap
-
-    @property
-    def rank_order(self) -> RankOrder:
-        """The ranks that lie together: those of a stage or of a replica."""
-        return self.pipelines.rank_order
 
     @property
     def token_slices(self) -> tuple[PlanSlice, ...]:

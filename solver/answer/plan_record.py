@@ -35,7 +35,8 @@ from meshwright.solver.answer.predicted import (
 )
 from meshwright.solver.answer.reason import Reason, Suggestion
 from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
-from meshwright.solver.problem.choices import RankOrder, TpOverlap
+from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.choices import TpOverlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +123,8 @@ class ReplicaShares:
 
 
 @dataclass(frozen=True)
-class PlanRecord:
-    """The fields of a plan document. An infeasible one says its ``reason``; ``stages`` is empty but for a training plan that
-    was given and whose figures were predicted, which then exceeds the limit that the reason names.
-
-    ``optimizer`` is the one that was chosen of several, None for the workload's own.
-    ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own;
-    ``idle_devices`` says by name of which groups each node leaves devices without ranks, and how many. A group whose nodes
-    leave all of theirs is not in the order. ``shares`` is there where each group has replicas of its own. A serving plan of
-    several ``kinds`` of workers has ``axes``, ``stages`` and ``serving`` in them alone.
-    """
-
-    __pydantic_config__ = STRICT_RECORD
+class _FirstFields:
+    """The fields of a plan document before those of its choices: all that it says, it says in order."""
 
     kind: Literal["training", "serving"]
     feasible: bool
@@ -149,7 +140,22 @@ class PlanRecord:
     shardings: tuple[OperatorSharding, ...] = ()
     sequence_parallel: bool = False
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
-    rank_order: RankOrder = RankOrder.PP_OUTERMOST
+
+
+@dataclass(frozen=True)
+class PlanRecord(MeshChoices, _FirstFields):
+    """The fields of a plan document. An infeasible one says its ``reason``; ``stages`` is empty but for a training plan that
+    was given and whose figures were predicted, which then exceeds the limit that the reason names.
+
+    ``optimizer`` is the one that was chosen of several, None for the workload's own.
+    ``group_order`` names the node groups in the order in which ranks go through them, where it is not the cluster's own;
+    ``idle_devices`` says by name of which groups each node leaves devices without ranks, and how many. A group whose nodes
+    leave all of theirs is not in the order. ``shares`` is there where each group has replicas of its own. A serving plan of
+    several ``kinds`` of workers has ``axes``, ``stages`` and ``serving`` in them alone.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
     token_slices: tuple[PlanSlice, ...] = ()
     schedule: str | None = None
     microbatch: Microbatch | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.axes import Axes
+from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute
 
 
@@ -83,24 +84,10 @@ class StageMemory:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A pipeline rank: which layers on which devices, and how.
-
-    time_s        steady time of one micro-batch, forward and backward (serving: one decode step)
-    hidden_s      sending that goes on beside time_s, under the passes of other micro-batches (eager-1F1B)
-    extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
-    in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
-    recompute_layers   first layers of the stage, or of each of its chunks, that are recomputed whole, where recompute is full
-                       and not all are
-    shard_ranks   neighbours among which ZeRO shards, where they are fewer than dp x cp
-    gradients     whether they are kept until the step's update, or released layer by layer
-    offload       shares of optimizer states and saved activations that lie in host memory
-    chunk_layers  layers of each model chunk (virtual stage) on the rank, in order of the model; empty: one chunk
-    shardings, sequence_parallel   those of this stage where stages may differ; else empty and None: the plan's
-    """
-
-    __pydantic_config__ = STRICT_RECORD
+# Without slots, and before what a stage chooses: the fields of a document are in this order.
+@dataclass(frozen=True)
+class _Stage:
+    """The fields of a stage that are none of its `StageChoices`."""
 
     blocks: tuple[LayerSpan, ...]
     devices: tuple[DeviceRange, ...]
@@ -118,7 +105,24 @@ class Stage:
     shardings: tuple[OperatorSharding, ...] = ()
     sequence_parallel: bool | None = None
     hidden_s: float = 0.0
-    recompute_layers: int | None = None
+
+
+@dataclass(frozen=True)
+class Stage(StageChoices, _Stage):
+    """A pipeline rank: which layers on which devices, and how.
+
+    time_s        steady time of one micro-batch, forward and backward (serving: one decode step)
+    hidden_s      sending that goes on beside time_s, under the passes of other micro-batches (eager-1F1B)
+    extra_s       what the step's first and last micro-batch add: gradient reduction, optimizer, parameter all-gather
+    in_flight     micro-batches whose activations are held at once (a fraction where a rank holds several model chunks)
+    shard_ranks   neighbours among which ZeRO shards, where they are fewer than dp x cp
+    gradients     whether they are kept until the step's update, or released layer by layer
+    offload       shares of optimizer states and saved activations that lie in host memory
+    chunk_layers  layers of each model chunk (virtual stage) on the rank, in order of the model; empty: one chunk
+    shardings, sequence_parallel   those of this stage where stages may differ; else empty and None: the plan's
+    """
+
+    __pydantic_config__ = STRICT_RECORD
 
 
 @dataclass(frozen=True, slots=True)

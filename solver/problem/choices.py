@@ -57,14 +57,6 @@ class TpOverlap(StrEnum):
     CHUNKED = "chunked"
 
 
-class RankOrder(StrEnum):
-    """The axis of a training plan's mesh whose ranks lie farthest apart. tp is innermost, then cp, then the other of pp and dp:
-    with pp outermost the ranks of a stage lie together, with dp outermost those of a replica."""
-
-    PP_OUTERMOST = "pp-outermost"
-    DP_OUTERMOST = "dp-outermost"
-
-
 class GroupOrder(StrEnum):
     """In which order ranks of a training plan go through the cluster's node groups: as given, or as is best."""
 

@@ -38,7 +38,6 @@ from meshwright.solver.problem.choices import (
     GroupOrder,
     Improvements,
     Launcher,
-    RankOrder,
     Recompute,
     ServingMode,
     Space,
@@ -46,6 +45,8 @@ from meshwright.solver.problem.choices import (
     System,
     TpOverlap,
 )
+from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
+from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
 from meshwright.solver.problem.kinds_of_choices import degree, of_stages, opening, restriction, setting
 
 MAX_TIME_LIMIT_S = 86_400.0
@@ -164,17 +165,7 @@ class Search:
             lock=Lock.STAGES,
         ),
     ] = ()
-    # With a published planner, `solver.training.space.candidates` lets a stage recompute all of its layers or none.
-    recompute_layers: Annotated[
-        tuple[PositiveInt, ...],
-        restriction(
-            "recompute_layers",
-            Place(Part.STAGES, "recompute_layers"),
-            launched=Launched.BY_RULES,
-            published=Published.AS_ASKED,
-            lock=Lock.CHOICES,
-        ),
-    ] = ()
+    recompute_layers: Annotated[tuple[PositiveInt, ...], RECOMPUTE_LAYERS] = ()
     zero_stages: Annotated[
         tuple[NonNegativeInt, ...],
         restriction(
@@ -282,17 +273,7 @@ class Search:
             unnamed=Unnamed.DEFAULT,
         ),
     ] = ()
-    rank_order: Annotated[
-        tuple[RankOrder, ...],
-        restriction(
-            "rank_order",
-            Place(Part.PIPELINES, "rank_order"),
-            launched=Launched.BY_RULES,
-            published=(RankOrder.PP_OUTERMOST,),
-            lock=Lock.CHOICES,
-            unnamed=Unnamed.DEFAULT,
-        ),
-    ] = ()
+    rank_order: Annotated[tuple[RankOrder, ...], RANK_ORDER] = ()
     system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None
     frontier: Annotated[FrontierScope, setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED
     group_order: Annotated[

@@ -64,8 +64,7 @@ def folded(stages: Sequence[Stage]) -> list[list[NumberedStage]]:
 
 def recompute(stage: Stage) -> str:
     """Return the recompute mode of a stage, and of how many layers where not of all."""
-    some = "" if stage.recompute_layers is None else f" of {stage.recompute_layers}"
-    return stage.recompute.value + some
+    return stage.recompute.value + stage.of_layers
 
 
 def _likeness(stage: Stage) -> tuple[object, ...]:

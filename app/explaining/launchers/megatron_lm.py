@@ -26,7 +26,9 @@ from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 
 _FSDP_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _FULLY_SHARDED = 3
@@ -83,9 +85,9 @@ def read_megatron(start: Start) -> StatedTraining:
         optimizer_copies=flags.num_distributed_optimizer_instances,
         sequence_parallel=flags.sequence_parallel and tp > 1,
         tp_overlap=TpOverlap.CHUNKED if flags.tp_comm_overlap and flags.sequence_parallel and tp > 1 else TpOverlap.EXPOSED,
-        rank_order=RankOrder.DP_OUTERMOST if flags.use_tp_pp_dp_mapping else RankOrder.PP_OUTERMOST,
+        mesh=MeshChoices(RankOrder.DP_OUTERMOST if flags.use_tp_pp_dp_mapping else RankOrder.PP_OUTERMOST),
         recompute=recompute,
-        recompute_layers=layers,
+        stages=StageChoices(recompute_layers=layers),
         offload=_offload(flags),
         workload=_workload(flags),
     )

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer
 from meshwright.costmodels.model.implementation import Implementation, LossKernels, TensorOverlap, VectorKernels
 from meshwright.costmodels.pipeline import Schedule
-from meshwright.solver.problem.choices import Gradients, RankOrder
+from meshwright.solver.problem.choices import Gradients
 
 
 class HostState(Enum):
@@ -55,9 +55,6 @@ class Trainer:
     padded_dims              dims that it fills up where they do not divide by tp
     ties_across_stages       whether a tied head may be on another stage than the embedding
     schedules                pipeline schedules it runs
-    rank_orders              which ranks of a pipeline's replicas it can lay together
-    one_dp_outermost         whether dp is outermost only where as many ranks hold the same experts, which it lays out for dense
-                             models, too
     expert_parallel          whether experts may be spread over the ranks of dp x cp
     experts_ask_for_sp       whether experts beside tp need sequence parallelism
     max_zero_with_muon       highest ZeRO stage beside the optimizer Muon
@@ -67,7 +64,6 @@ class Trainer:
     host_state               what of the training state may lie in host memory
     gradients                how long gradients may live
     fine_grained             whether norms, expert activations and latent up-projections can be recomputed by themselves
-    layers_recomputed        whether it can recompute some layers of a stage whole, and others not
     cut_products             how products over tp are cut into chunks, None where they are not
     passes_branches          whether stages pass on more tensors than one, as stages of a model that branches must
     tensor_parallel          whether it splits layers over tp
@@ -92,13 +88,10 @@ class Trainer:
     scans_over_ranks: bool = False
     windows_in_rings: bool = True
     padded_dims: frozenset[str] = frozenset()
-    rank_orders: frozenset[RankOrder] = frozenset({RankOrder.PP_OUTERMOST})
-    one_dp_outermost: bool = False
     expert_parallel: bool = False
     experts_ask_for_sp: bool = False
     max_zero_with_muon: int = MAX_ZERO_STAGE
     fine_grained: bool = False
-    layers_recomputed: bool = False
     passes_branches: bool = False
     zero_within_groups: frozenset[int] = frozenset()
     optimizers: frozenset[Optimizer] = frozenset({Optimizer.ADAMW})

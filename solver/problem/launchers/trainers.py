@@ -13,7 +13,7 @@ from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, VectorKernels
 from meshwright.costmodels.pipeline import PipelineRuntime, names_in
-from meshwright.solver.problem.choices import Launcher, RankOrder
+from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
 
 # Models of transformers, trained by PyTorch's DDP or FSDP2, or by DeepSpeed's ZeRO; no pipeline, and whole layers on every rank
@@ -55,10 +55,6 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             ties_across_stages=True,
             # With virtual stages its schedule is interleaved, else 1F1B.
             schedules=frozenset(names_in(PipelineRuntime.MEGATRON_CORE)),
-            # tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp with --use-tp-pp-dp-mapping. There its groups for experts and those for all
-            # else must have one dp (megatron.core.parallel_state asserts it, of dense models, too).
-            rank_orders=frozenset(RankOrder),
-            one_dp_outermost=True,
             expert_parallel=True,
             # Its MoELayer refuses to train beside tp without sequence parallelism.
             experts_ask_for_sp=True,
@@ -67,8 +63,6 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             # Its Muon refuses the distributed optimizer.
             max_zero_with_muon=0,
             fine_grained=True,
-            # --recompute-method block, --recompute-num-layers.
-            layers_recomputed=True,
             # Moments of 8 and 16 bits: its precision-aware optimizer, which is a distributed one.
             optimizers=frozenset(Optimizer),
             optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
@@ -105,7 +99,7 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             sequence_parallel=True,
             replicates_kv_heads=False,
             ties_across_stages=False,
-            # Its device mesh has pp outermost (ParallelDims), so rank_orders stay at that.
+            # Its device mesh has pp outermost (ParallelDims).
             schedules=frozenset(names_in(PipelineRuntime.PYTORCH)),
             # Schedule1F1B refuses it (torch.distributed.pipelining.schedules).
             short_1f1b=False,

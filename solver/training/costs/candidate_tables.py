@@ -24,23 +24,23 @@ from meshwright.solver.blocks.sharding_problem import (
 )
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import heed
-from meshwright.solver.problem.choices import RankOrder, Recompute
+from meshwright.solver.problem.carried_choices import StageChoices
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.beside_state import bytes_beside_state
 from meshwright.solver.training.costs.block_costs import COMMUNICATION
 from meshwright.solver.training.costs.host import step_host_s
+from meshwright.solver.training.costs.part_borders import FirstLayers
 from meshwright.solver.training.costs.row_costs import RowCosting
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from meshwright.solver.training.costs.tied_weights import node_index
 from meshwright.solver.training.space.candidates import (
     SOME_LAYERS,
-    UNDECIDED,
     Candidate,
     RecomputedLayers,
     some_layers_of,
 )
-from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN, pass_shares, waiting
 
 _WITHOUT_SCHEDULE = attrgetter(*(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices")
@@ -85,7 +85,7 @@ class TrainingCosts(RowCosting):
         """
         shared = candidate
         if candidate.recompute == SOME_LAYERS[:1] and candidate.mesh.pp > 1 and self._recomputes_some:
-            shared = replace(candidate, recompute=SOME_LAYERS, recompute_layers=UNDECIDED)
+            shared = candidate.of_first_layers()
         rest = _WITHOUT_SCHEDULE(shared)
         if self._unscheduled[0] != rest:
             self._unscheduled = (rest, {})
@@ -144,7 +144,7 @@ class TrainingCosts(RowCosting):
             # Both ranks that hold a part of the model sum its gradients, each those that ZeRO leaves it.
             shards = candidate.shard_ranks or kind.topology.state.n
             held = table.parts.gradients_bytes / (shards if candidate.zero_stage == 1 else 1)
-            link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=_between_copies(mesh))
+            link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=mesh.between_copies)
             extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
         return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s)
 
@@ -180,8 +180,10 @@ class TrainingCosts(RowCosting):
         beside_state = bytes_beside_state(self.request, candidate, setting.implementation, held_parameters)
         layer = self.layer_block
 
+        first = self.first_layers(candidate.choices) if candidate.mesh.pp == 1 else None
+
         def of_layers(by_mode: FloatArray) -> FloatArray:
-            return self._of_layers(by_mode, candidate.recompute_layers if candidate.mesh.pp == 1 else None)
+            return self._of_layers(by_mode, None if first is None else first.number)
 
         first_bucket_s = rows.first_bucket_s[layer]
         return StageTable(
@@ -242,14 +244,24 @@ class TrainingCosts(RowCosting):
         """[layer] which layers can be recomputed."""
         return np.asarray(self.recomputable[self.layer_block], np.bool_)
 
+    def first_layers(self, choices: StageChoices) -> FirstLayers | None:
+        """The first layers of each part that stages recompute whole; None where not some are."""
+        number = choices.recompute_layers
+        return None if number is None else FirstLayers(number, self.recomputed_layers)
+
+    @property
+    def allowed_layers(self) -> tuple[int, ...]:
+        """The allowed numbers of recomputed layers; none named: any."""
+        return self.request.search.recompute_layers
+
     def fewest_recomputed(self, candidate: Candidate, sharding: Sharding, kind: StageKind) -> int | None:
         """The fewest layers of a model on one stage that must be recomputed whole for it to fit, of those that the request
         allows; None where not some but all must be, or none. ``candidate`` has the modes none and full."""
         table = self.table(candidate, kind, sharding)
         again = self.recomputable[self.layer_block]
         numbers = np.arange(1, int(again.sum()))
-        if self.request.search.recompute_layers:
-            numbers = numbers[np.isin(numbers, self.request.search.recompute_layers)]
+        if self.allowed_layers:
+            numbers = numbers[np.isin(numbers, self.allowed_layers)]
         first = again & (np.cumsum(again) <= numbers[:, None])
         none, full = table.activation_bytes
         transient_none, transient_full = table.transient_bytes
@@ -287,12 +299,6 @@ class TrainingCosts(RowCosting):
         sends_s = sum(float(collective_s(Collective.SEND_RECV, held / copies, link)) for link in kind.borders)
         gather_s = float(collective_s(Collective.ALL_GATHER, held, setting.tp_topology)) if copies > 1 else 0.0
         return sends_s + 2.0 * gather_s
-
-
-def _between_copies(mesh: Mesh) -> int:
-    """Ranks from one that holds a part of the model to the other that does: of neighbouring stages, or, where stages of one
-    replica may share a node, of the first and the last."""
-    return mesh.run_devices * (1 if mesh.order is RankOrder.PP_OUTERMOST else mesh.pp - 1)
 
 
 def _plus_first(values: FloatArray, addend: float) -> FloatArray:

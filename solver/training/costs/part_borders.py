@@ -68,6 +68,10 @@ class FirstLayers:
         last = np.minimum(before[cuts[:, :-1]] + self.number, len(behind) - 1)
         return np.asarray(np.clip(behind[last], cuts[:, :-1], cuts[:, 1:]), np.int64)
 
+    def end_in(self, first: int, last: int) -> int:
+        """The first layer of the part ``first`` .. ``last`` behind those that are recomputed."""
+        return int(self.ends(np.array([[first, last + 1]]))[0, 0])
+
     def most_in_a_part(self, cuts: IntArray) -> IntArray:
         """``[cut]``: the layers that can be recomputed of the part that has most of them."""
         before = np.concatenate([[0], np.cumsum(self.again)])

@@ -36,7 +36,7 @@ from meshwright.solver.training.costs.state_sync import (
     state_sync,
     sync_after_backward,
 )
-from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
+from meshwright.solver.training.space.candidates import Candidate
 
 IntArray = npt.NDArray[np.int64]
 
@@ -119,8 +119,7 @@ class RowCosting(CandidateSettings):
             copies=copies,
             only_weights=implementation.trained is TrainedWeights.ADAPTERS,
         )
-        modes = candidate.recompute if candidate.recompute_layers is None else SOME_LAYERS
-        time_s, activation, transient = self._by_mode(modes, setting, costs, sync, of_row, waits=waits)
+        time_s, activation, transient = self._by_mode(candidate.table_modes, setting, costs, sync, of_row, waits=waits)
         moved = candidate.offload.activations * activation * self.recomputable[of_row]
         moves = HostMoves(
             weights_bytes=state.away_weights_bytes,

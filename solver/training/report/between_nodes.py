@@ -6,10 +6,11 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.network_use import networks_between
 from meshwright.solver.answer.predicted import TimeBreakdown
-from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.declared.rank_order import RankOrder
 
 
-def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *, order: RankOrder) -> float:
+def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *, choices: MeshChoices) -> float:
     """Seconds of a step that devices wait for networks between nodes, times the widest spread among those of the cluster that
     nobody measured; 0 where all were measured. An axis leaves a node where it and the axes inside it have more ranks than the
     smallest node."""
@@ -19,7 +20,7 @@ def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *,
     per_node = min(group.node.devices_per_node for group in cluster.groups)
     experts = (axes.etp or axes.tp) * axes.ep
     run, everything = axes.tp * axes.cp, axes.tp * axes.cp * axes.dp * axes.pp
-    outermost = order is RankOrder.DP_OUTERMOST
+    outermost = choices.rank_order is RankOrder.DP_OUTERMOST
     sent = (
         (axes.tp, breakdown.tp_comm_s),
         (run, breakdown.cp_comm_s),

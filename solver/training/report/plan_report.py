@@ -18,6 +18,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status, status_without_plan
 from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.record_fields import named
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective, Space
@@ -131,7 +132,7 @@ def decided_plan(
             axes=axes_of(mesh),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
-            recompute_layers=candidate.recompute_layers,
+            **named(candidate.choices),
             shard_ranks=candidate.shard_ranks,
             offload=candidate.offload,
             gradients=candidate.gradients,
@@ -170,7 +171,7 @@ def decided_plan(
                     request.model,
                     breakdown,
                     [stage.time_s for stage in cost.stages],
-                    unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown, order=mesh.order),
+                    unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown, choices=mesh.choices),
                     untold_rates=has_untold_rates(request.cluster),
                 ),
                 step_time_s=cost.step_time_s,
@@ -187,7 +188,7 @@ def decided_plan(
                 schedule=candidate.pipelining.schedule.value,
                 microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
                 tp_overlap=candidate.tp_overlap,
-                rank_order=mesh.order,
+                **named(mesh.choices),
                 token_slices=_token_slices(candidate, tables[0]),
             ),
             Placement(optimizer=candidate.optimizer, breakdown=breakdown),

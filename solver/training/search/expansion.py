@@ -8,7 +8,6 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 
 from meshwright.costmodels.pipeline import ChunkCount
-from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.search.bounds import (
@@ -96,7 +95,7 @@ def member_of(candidate: Candidate, sharding: Sharding, costs: TrainingCosts, *,
         fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
         if fewest is None:
             return None
-        candidate = replace(candidate, recompute=(Recompute.FULL,), recompute_layers=fewest)
+        candidate = candidate.of_first_layers(fewest)
     return next(_members_of((candidate,), sharding, kinds, costs), None)
 
 
@@ -110,7 +109,7 @@ def _of_some_layers(family: Family, costs: TrainingCosts) -> Iterator[Member]:
         for sharding in () if crowded else shardings:
             fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
             if fewest is not None:
-                chosen = replace(candidate, recompute=(Recompute.FULL,), recompute_layers=fewest)
+                chosen = candidate.of_first_layers(fewest)
                 yield from _members_of((chosen,), sharding, kinds, costs)
 
 

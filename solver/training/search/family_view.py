@@ -26,7 +26,7 @@ from meshwright.solver.training.search.entries import Entry, Pending
 from meshwright.solver.training.search.least_work import LeastWork
 from meshwright.solver.training.search.shared_figures import SharedFigures, Way, shown_sends_s
 from meshwright.solver.training.search.some_layers_kernels import some_layers_bounds, some_of_parts_bounds
-from meshwright.solver.training.space.candidates import UNDECIDED, Candidate, Family
+from meshwright.solver.training.space.candidates import Candidate, Family
 from meshwright.solver.training.space.state_places import StatePlace
 
 
@@ -198,8 +198,9 @@ class FamilyView:
 
     def candidate(self, way: Way) -> Candidate:
         """The candidate of a way, of any place of state."""
-        number = UNDECIDED if way.some_layers and self.first.mesh.pp > 1 else None
-        return replace(self.first, pipelining=way.pipelining, recompute=way.modes, recompute_layers=number)
+        whole = self.first.choices.with_layers(None)
+        choices = whole.with_layers() if way.some_layers and self.first.mesh.pp > 1 else whole
+        return replace(self.first, pipelining=way.pipelining, recompute=way.modes, choices=choices)
 
     @cached_property
     def _ways(self) -> tuple[Way, ...]:

@@ -76,14 +76,13 @@ class ParameterLimit:
 def cut(member: Member, costs: TrainingCosts, limit: ParameterLimit | None = None) -> Decision | Shortfall:
     """The fastest decision of a member that fits and keeps the limit, or by how much the roomiest of all lack memory."""
     candidate, tables = member.candidate, member.tables
-    if not candidate.lacks_layers:
+    if not candidate.choices.lacks_layers:
         spans = partition_stages(candidate, tables, limit)
         return spans if isinstance(spans, Shortfall) else Decision(candidate, member.sharding, spans)
-    allowed = costs.request.search.recompute_layers
-    found = partition_some_layers(candidate, tables, costs.recomputed_layers, allowed, limit)
+    found = partition_some_layers(candidate, tables, costs.recomputed_layers, costs.allowed_layers, limit)
     if isinstance(found, Shortfall):
         return found
-    return Decision(replace(candidate, recompute_layers=found.number), member.sharding, found.spans)
+    return Decision(candidate.of_first_layers(found.number), member.sharding, found.spans)
 
 
 def partition_stages(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.costmodels.memory.offload import Offload, Tier
 from meshwright.costmodels.pipeline import ChunkCount
-from meshwright.solver.problem.choices import Gradients, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Gradients, TpOverlap
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN
 
@@ -20,8 +20,7 @@ def summary(candidate: Candidate) -> str:
     if mesh.expert_tp < mesh.tp:
         parts.append("whole experts")
     within = "" if candidate.shard_ranks is None else f" within {candidate.shard_ranks} ranks"
-    if mesh.order is RankOrder.DP_OUTERMOST:
-        parts.append("dp outermost")
+    parts += mesh.choices.words
     parts.append(f"ZeRO-{candidate.zero_stage}{within}")
     if candidate.optimizer is not None:
         parts.append(candidate.optimizer.value)
@@ -32,20 +31,12 @@ def summary(candidate: Candidate) -> str:
         parts.append("sequence parallel")
     if candidate.tp_overlap is TpOverlap.CHUNKED:
         parts.append("chunked products")
-    parts.append(_recompute(candidate))
+    parts.append(candidate.choices.recompute_words((mode.value for mode in candidate.recompute), pp=mesh.pp))
     if candidate.pipelining != PLAIN:
         chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.traits.chunk_count is ChunkCount.ANY else ""
         slices = f" x {candidate.pipelining.n_slices} slices" if candidate.pipelining.slices else ""
         parts.append(candidate.pipelining.schedule.value + chunks + slices)
     return ", ".join(parts)
-
-
-def _recompute(candidate: Candidate) -> str:
-    if candidate.recompute_layers is None:
-        return "recompute " + "/".join(mode.value for mode in candidate.recompute)
-    number = "some" if candidate.lacks_layers else str(candidate.recompute_layers)
-    where = "" if candidate.mesh.pp == 1 else " of each part"
-    return f"recompute {Recompute.FULL.value} of {number} layers{where}"
 
 
 def away(offload: Offload) -> list[str]:

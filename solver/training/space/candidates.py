@@ -12,10 +12,10 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
-from meshwright.solver.problem.choices import Gradients, Launcher, RankOrder, Recompute, Space, TpOverlap
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.launchers.trainer import Trainer
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.meshes import Mesh, meshes, numbers_of_experts
@@ -41,8 +41,8 @@ class Candidate:
     """One point of the outer space. ``n_microbatches`` follows from the global batch.
 
     ``recompute`` holds the modes that each stage may choose from: one where the launcher has one setting for all stages. Where
-    ``recompute_layers`` is not None, so many first layers of each part of the model are recomputed whole, and the rest is not:
-    on one stage under the mode full, in a pipeline under `SOME_LAYERS`, their number ``UNDECIDED`` until borders are.
+    its ``choices`` say how many, so many first layers of each part of the model are recomputed whole, and the rest is not:
+    on one stage under the mode full, in a pipeline under `SOME_LAYERS`, whose number is not known until borders are.
     ZeRO shards among ``shard_ranks`` neighbours where that is not None, and else among all of dp x cp. ``optimizer`` is None
     for the workload's own.
     """
@@ -59,12 +59,18 @@ class Candidate:
     optimizer: Optimizer | None = None
     gradients: Gradients = Gradients.KEPT
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
-    recompute_layers: int | None = None
+    choices: StageChoices = USUAL_STAGE
 
     @property
-    def lacks_layers(self) -> bool:
-        """True if the number of recomputed layers follows from the borders, which are not yet known."""
-        return self.recompute_layers == UNDECIDED
+    def table_modes(self) -> tuple[Recompute, ...]:
+        """The modes that tables of stages have, of which a stage's layers may have several."""
+        return SOME_LAYERS if self.choices.recomputes_some else self.recompute
+
+    def of_first_layers(self, number: int | None = None) -> Candidate:
+        """The same candidate with so many first layers of each part recomputed whole, None where the borders say how many."""
+        modes = SOME_LAYERS if self.mesh.pp > 1 else (Recompute.FULL,)
+        choices = self.choices.with_layers() if number is None else self.choices.with_layers(number)
+        return replace(self, recompute=modes, choices=choices)
 
     @property
     def place(self) -> StatePlace:
@@ -90,9 +96,9 @@ class Candidate:
         state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
         forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
-        # Ranks in the order that launchers have unless told otherwise come first, whatever the degrees.
-        order = list(RankOrder).index(mesh.order)
-        return (order, *split, self.microbatch, *state, self.boundary.dim or "", *forms, self.recompute_layers or 0)
+        # What launchers do unless told otherwise comes first, whatever the degrees.
+        first = (*mesh.choices.sort_key, *split, self.microbatch)
+        return (*first, *state, self.boundary.dim or "", *forms, *self.choices.sort_key)
 
 
 class RecomputedLayers(Enum):
@@ -107,9 +113,6 @@ class RecomputedLayers(Enum):
 
 SOME_LAYERS = (Recompute.NONE, Recompute.FULL)
 """Recompute modes of the layers of a stage that recomputes some of them whole."""
-
-UNDECIDED = 0
-"""The number of layers to recompute before it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class Family:
                         optimizer=place.optimizer,
                         gradients=place.gradients,
                         tp_overlap=self.tp_overlap,
-                        recompute_layers=UNDECIDED if some else None,
+                        choices=USUAL_STAGE.with_layers() if some else USUAL_STAGE,
                     )
 
     @property
@@ -236,7 +239,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
         if rest or not places:
             continue
         for boundary in boundary_specs(mesh.tp, workload.seq_len // mesh.cp):
-            if search.space is Space.LAUNCHABLE and not _expresses(TRAINERS[search.launcher], request.model, mesh, boundary):
+            if search.space is Space.LAUNCHABLE and not _expresses(search.launcher, request.model, mesh, boundary):
                 continue
             if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
                 continue
@@ -275,8 +278,9 @@ def _running(schedules: frozenset[Schedule], search: Search, pp: int, n_microbat
     return schedules - {Schedule.ONE_F_ONE_B}
 
 
-def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
+def _expresses(launcher: Launcher, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:
     """Return True if the launcher has flags for this mesh and residual layout."""
+    rules = TRAINERS[launcher]
     return (
         (mesh.pp == 1 or rules.passes_branches or model.is_chain)
         and (mesh.tp == 1 or rules.tensor_parallel)
@@ -285,8 +289,7 @@ def _expresses(rules: Trainer, model: ModelGraph, mesh: Mesh, boundary: Spec) ->
         and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
         and (not mesh.spreads_experts or rules.expert_parallel)
         and (boundary.dim is None or rules.sequence_parallel)
-        and mesh.order in rules.rank_orders
-        and (mesh.order is RankOrder.PP_OUTERMOST or mesh.expert_dp == mesh.dp or not rules.one_dp_outermost)
+        and mesh.choices.are_launched_by(launcher, mesh)
         and not (rules.experts_ask_for_sp and mesh.tp > 1 and boundary.dim is None and numbers_of_experts(model))
         and (rules.replicates_kv_heads or model.dims.get(KV_HEADS, 0) % mesh.tp == 0)
         and (rules.ties_across_stages or mesh.pp == 1 or not model.tied_weights())
@@ -308,14 +311,9 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
 def some_layers_of(request: TrainingRequest, *, pp: int) -> RecomputedLayers:
     """The layers that a part of the model may recompute: some only where all and none are allowed, and the launcher has a flag
     for it; in a pipeline where the request names their numbers."""
-    search, rules = request.search, TRAINERS.get(request.search.launcher)
-    if search.space is Space.LAUNCHABLE and (rules is None or not rules.layers_recomputed):
-        return RecomputedLayers.ALL_OR_NONE
-    if search.system is not None or not request.model.is_chain or not {*SOME_LAYERS} <= {*recompute_modes(search)}:
-        return RecomputedLayers.ALL_OR_NONE
-    if pp > 1 and not search.recompute_layers:
-        return RecomputedLayers.ALL_OR_NONE
-    return RecomputedLayers.ANY
+    search = request.search
+    possible = request.model.is_chain and {*SOME_LAYERS} <= {*recompute_modes(search)}
+    return RecomputedLayers.ANY if possible and StageChoices.are_open(search, pp=pp) else RecomputedLayers.ALL_OR_NONE
 
 
 def recompute_modes(search: Search) -> tuple[Recompute, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED
 from meshwright.costmodels.pipeline import Schedule
-from meshwright.solver.problem.choices import Gradients, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
 from meshwright.solver.training.space.candidate_names import away
 from meshwright.solver.training.space.candidates import Candidate
 
@@ -24,7 +24,7 @@ def mechanisms(candidate: Candidate) -> tuple[str, ...]:
         ("exchange of heads", mesh.ulysses > 1),
         ("expert parallelism", mesh.ep > 1),
         ("whole experts on tensor ranks", mesh.expert_tp < mesh.tp),
-        ("ranks with dp outermost", mesh.order is RankOrder.DP_OUTERMOST),
+        *((words, True) for words in mesh.choices.mechanisms),
         (f"the {pipelining.schedule.value} schedule", mesh.pp > 1 and pipelining.schedule is not Schedule.ONE_F_ONE_B),
         (slices or "", slices is not None),
     )
@@ -38,10 +38,8 @@ def mechanisms(candidate: Candidate) -> tuple[str, ...]:
     used = [words for words, is_used in (*split, *state) if is_used]
     if candidate.offload != NOTHING_OFFLOADED:
         used += away(candidate.offload)
-    some = candidate.recompute_layers is not None
     modes = [mode for mode in candidate.recompute if mode is not Recompute.NONE]
-    if some:
-        used.append("recomputation of some layers")
-    elif modes:
+    used += candidate.choices.mechanisms
+    if modes and not candidate.choices.recomputes_some:
         used.append("recomputation (" + "/".join(mode.value for mode in modes) + ")")
     return tuple(used)

@@ -11,7 +11,9 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.cluster.rank_runs import RankRuns
 from meshwright.costmodels.model.expert_parallel import expert_dims
 from meshwright.costmodels.model.implementation import ScanOverRanks
-from meshwright.solver.problem.choices import RankOrder, Space
+from meshwright.solver.problem.carried_choices import USUAL_MESH, MeshChoices
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
@@ -29,8 +31,8 @@ from meshwright.solver.training.space.state_places import (
 class Mesh:
     """Degrees of a candidate; tp x cp x dp x pp devices, experts spread over ep of each dp x cp of them; of the cp ranks of a
     sequence ``ulysses`` exchange tokens for heads. ``etp`` ranks share an expert: as many as tp where it is None, or one, which
-    holds whole experts and then exchanges tokens with ep of all dp x cp x tp ranks. ``order`` says which ranks lie together; it
-    is the first of `RankOrder` where there is one stage or one replica, whose ranks are the same in all orders."""
+    holds whole experts and then exchanges tokens with ep of all dp x cp x tp ranks. ``choices`` that do not matter to its
+    degrees have their usual values."""
 
     dp: int
     tp: int
@@ -39,7 +41,7 @@ class Mesh:
     ep: int = 1
     ulysses: int = 1
     etp: int | None = None
-    order: RankOrder = RankOrder.PP_OUTERMOST
+    choices: MeshChoices = USUAL_MESH
 
     @property
     def expert_tp(self) -> int:
@@ -74,7 +76,13 @@ class Mesh:
     @property
     def run_devices(self) -> int:
         """Devices of one stage that are neighbours: all, or those of one replica."""
-        return self.stage_devices if self.order is RankOrder.PP_OUTERMOST else self.tp * self.cp
+        return self.stage_devices if self.choices.rank_order is RankOrder.PP_OUTERMOST else self.tp * self.cp
+
+    @property
+    def between_copies(self) -> int:
+        """Ranks from one that holds a part of the model to the other that does: of neighbouring stages, or, where stages of one
+        replica may share a node, of the first and the last."""
+        return self.run_devices * (1 if self.choices.rank_order is RankOrder.PP_OUTERMOST else self.pp - 1)
 
     def ranks_of_stage(self, position: int) -> RankRuns:
         """Where the devices of the stage at a position lie."""
@@ -107,14 +115,7 @@ def meshes(request: TrainingRequest) -> Iterator[Mesh]:
                         exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
                         evenly = exchanged and keeps_documents_together(request, ring=mesh.ring)
                         if allowed(ep, search.ep) and evenly and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
-                            yield from (replace(mesh, order=order) for order in rank_orders(search, pp=pp, dp=dp))
-
-
-def rank_orders(search: Search, *, pp: int, dp: int) -> tuple[RankOrder, ...]:
-    """Rank orders that a search has of meshes of these degrees, one of those that are the same."""
-    if pp == 1 or dp == 1:
-        return (RankOrder.PP_OUTERMOST,)
-    return tuple(order for order in RankOrder if order in (search.rank_order or (RankOrder.PP_OUTERMOST,)))
+                            yield from (replace(mesh, choices=each) for each in MeshChoices.allowed(search, dp=dp, pp=pp))
 
 
 def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:

@@ -8,18 +8,16 @@ from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.rules.layers import layer_violations
 from meshwright.solver.verify.training.branches import branch_violations
+from meshwright.solver.verify.training.choice_rules import order_in_words, ranks_in_order, stage_choice_violations
 from meshwright.solver.verify.training.experts import expert_axis_violations
 from meshwright.solver.verify.training.mixers import sequence_violations
 from meshwright.solver.verify.training.schedule import schedule_violations
 from meshwright.solver.verify.violation import Rule, Violation
 
 MAX_ZERO_STAGE = 3
-_WHOLE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", "interleaved-1f1b")
-"""Schedules that run the backward pass of a layer in one piece."""
 
 
 def layout_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -39,8 +37,7 @@ def layout_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
     for index, stage in enumerate(plan.stages):
         if stage.shard_ranks is not None:
             yield from _hybrid_violations(plan, index)
-        if stage.recompute_layers is not None:
-            yield from _some_layers_violations(plan, request, index)
+        yield from stage_choice_violations(plan, request, index)
         if stage.zero_stage > MAX_ZERO_STAGE:
             given = f"ZeRO stage {stage.zero_stage}, allowed: 0 to {MAX_ZERO_STAGE}"
             yield Violation(Rule.ZERO, f"plan.stages[{index}].zero_stage", given)
@@ -56,20 +53,6 @@ def _hybrid_violations(plan: PipelinePlan, index: int) -> Iterator[Violation]:
     if not 1 < stage.shard_ranks < ranks or ranks % stage.shard_ranks or stage.shard_ranks % axes.cp:
         given = f"{stage.shard_ranks}, no divisor of dp x cp = {ranks} between, or no multiple of cp {axes.cp}"
         yield Violation(Rule.ZERO, where, given)
-
-
-def _some_layers_violations(plan: PipelinePlan, request: TrainingRequest, index: int) -> Iterator[Violation]:
-    """Some layers of each part recomputed whole, and others not: of a chain, whose activations all stay, as many in each, by a
-    schedule whose backward pass is whole."""
-    stage, where = plan.stages[index], f"plan.stages[{index}].recompute_layers"
-    number = stage.recompute_layers or 0
-    suits = plan.axes.pp == 1 or (plan.schedule in _WHOLE_BACKWARD and not plan.token_slices)
-    suits = suits and request.model.is_chain and not stage.offload.activations
-    if not suits or stage.recompute is not Recompute.FULL or not 0 < number < len(request.model.layers):
-        given = f"{stage.recompute_layers} layers under recompute {stage.recompute.value}, pp {plan.axes.pp}, {plan.schedule}"
-        yield Violation(Rule.STAGES, where, f"{given}; it is some of the layers of each part under recompute full")
-    if any(other.recompute_layers != stage.recompute_layers for other in plan.stages):
-        yield Violation(Rule.STAGES, where, f"{number} layers of each part; all stages have the same number")
 
 
 def _name_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -122,8 +105,7 @@ def _exchange_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
 
 
 def _device_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
-    """Ranks are numbered in one of Megatron's orders, so none serves two stages: with pp outermost stage i holds the i-th of pp
-    equal runs of ranks; with dp outermost each replica has a run, of which stage i holds the i-th of pp equal parts."""
+    """Each stage holds the ranks that are its own in the plan's order, so none serves two stages."""
     n_cluster = request.cluster.n_devices
     used: set[int] = set()
     for index, stage in enumerate(plan.stages):
@@ -134,22 +116,13 @@ def _device_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             yield Violation(Rule.DEVICES, where, f"{len(ranks)} devices, dp x tp x cp is {needed}")
         if ranks and max(ranks) >= n_cluster:
             yield Violation(Rule.DEVICES, where, f"rank {max(ranks)}, the cluster has ranks 0 to {n_cluster - 1}")
-        expected = _ranks_in_order(plan, index)
+        expected = ranks_in_order(plan, index)
         if sorted(ranks) != expected:
             given = f"should be ranks {expected[0]} to {expected[-1]}" if expected else "should be none"
-            yield Violation(Rule.DEVICES, where, f"{given}, {plan.rank_order.value}")
+            yield Violation(Rule.DEVICES, where, f"{given}, {order_in_words(plan)}")
         used |= set(ranks)
     if plan.devices != len(used):
         yield Violation(Rule.DEVICES, "plan.devices", f"{plan.devices}, the stages hold {len(used)} devices")
-
-
-def _ranks_in_order(plan: PipelinePlan, index: int) -> list[int]:
-    """Ranks that a stage should hold: those whose digit of pp is its number, tp x cp being the last digit."""
-    axes = plan.axes
-    inner = axes.tp * axes.cp
-    if plan.rank_order.value == "dp-outermost":
-        return [(replica * axes.pp + index) * inner + rank for replica in range(axes.dp) for rank in range(inner)]
-    return [(index * axes.dp + replica) * inner + rank for replica in range(axes.dp) for rank in range(inner)]
 
 
 def stage_ranks(stage: Stage) -> list[int]:

@@ -25,6 +25,7 @@ from meshwright.solver.verify.numbers import agrees, at_most
 from meshwright.solver.verify.rules.devices import capacity_violations, peak_violations
 from meshwright.solver.verify.rules.parameters import Share, owned_parameters, tied_copies
 from meshwright.solver.verify.training.branches import side_bytes
+from meshwright.solver.verify.training.choice_rules import recomputed_of_part
 from meshwright.solver.verify.training.experts import ranks_with_an_expert
 from meshwright.solver.verify.training.memory_quantiles import quantile_violations, stated_or_launchers
 from meshwright.solver.verify.training.schedule import chunks, held_at_most
@@ -243,12 +244,12 @@ def layer_activations(request: TrainingRequest, stage: Stage, share: Share, spli
 
 def _recomputed_whole(request: TrainingRequest, stage: Stage) -> set[int] | None:
     """Layers under the stage's recompute mode where only the first of each part are, None where all are."""
-    if stage.recompute_layers is None:
+    if not stage.recomputes_some:
         return None
     found: set[int] = set()
     for part in chunks(stage):
         inside = [layer for layer in part if not _is_end(request, request.model.layers[layer])]
-        found |= {*inside[: stage.recompute_layers]}
+        found |= {*recomputed_of_part(stage, inside)}
     return found
 
 

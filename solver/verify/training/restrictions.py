@@ -13,6 +13,13 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.adapters import adapter_violations
 from meshwright.solver.verify.documents import document_violations
 from meshwright.solver.verify.rules.parameters import picked_dims
+from meshwright.solver.verify.training.choice_rules import (
+    asked_of_pipelines,
+    asked_of_stage,
+    launcher_refusals,
+    published_refusals,
+    stage_refusals,
+)
 from meshwright.solver.verify.training.event_programs import reading
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -60,9 +67,7 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
         choices.append(("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)))
     own = request.workload.optimizer
     choices.append(("optimizer", own if plan.optimizer is None else plan.optimizer, search.optimizers or (own,)))
-    if axes.pp > 1 and axes.dp > 1:
-        # Else the ranks of a stage and those of a replica are the same in every order.
-        choices.append(("rank_order", plan.rank_order.value, search.rank_order or ("pp-outermost",)))
+    choices += asked_of_pipelines(plan, request)
     if axes.pp > 1:
         choices.append(("schedule", plan.schedule, search.schedules))
         chunks = len(plan.stages[0].chunk_layers)
@@ -70,9 +75,7 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             choices.append(("stages[0].chunk_layers", chunks, search.virtual_stages))
     for index, stage in enumerate(plan.stages):
         choices.append((f"stages[{index}].recompute", stage.recompute, search.recompute))
-        if stage.recompute_layers is not None:
-            choices.append((f"stages[{index}].recompute_layers", stage.recompute_layers, search.recompute_layers))
-            choices.append((f"stages[{index}].recompute", Recompute.NONE, search.recompute))
+        choices += asked_of_stage(stage, f"stages[{index}]", request)
         choices.append((f"stages[{index}].zero_stage", stage.zero_stage, search.zero_stages))
         if stage.shard_ranks is not None or (stage.zero_stage > 0 and axes.dp * axes.cp > 1):
             shards = stage.shard_ranks or axes.dp * axes.cp
@@ -118,7 +121,7 @@ def _system_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     broken = [
         (axes.cp > 1 or axes.ep > 1 or axes.etp is not None, "axes", f"cp {axes.cp}, ep {axes.ep}"),
         (plan.schedule != "1f1b", "schedule", plan.schedule),
-        (plan.rank_order.value != "pp-outermost", "rank_order", plan.rank_order.value),
+        *published_refusals(plan),
         (plan.optimizer not in (None, request.workload.optimizer), "optimizer", "optimizers"),
         (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),
     ]
@@ -189,7 +192,7 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "sequence_parallel",
             f"experts beside tp {axes.tp} need it",
         ),
-        *_order_refusals(plan, limits),
+        *launcher_refusals(plan, launcher),
         (
             axes.pp > 1 and plan.schedule not in sorted(limits.schedules),
             "schedule",
@@ -210,11 +213,7 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "stages",
             "selective recompute; it recomputes whole layers",
         ),
-        (
-            any(stage.recompute_layers is not None for stage in plan.stages) and not limits.layers_recomputed,
-            "stages",
-            "some layers of a stage recomputed; it recomputes all of them or none",
-        ),
+        *stage_refusals(plan, launcher),
         (
             any(stage.shard_ranks is not None and stage.zero_stage not in limits.zero_within_groups for stage in plan.stages),
             "stages",
@@ -234,16 +233,6 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
-
-
-def _order_refusals(plan: PipelinePlan, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
-    """Replicas whose ranks lie together: only some launchers lay them so, where experts have as many replicas as all else."""
-    axes = plan.axes
-    apart = axes.pp > 1 and axes.dp > 1 and plan.rank_order.value == "dp-outermost"
-    yield apart and plan.rank_order not in limits.rank_orders, "rank_order", "dp outermost; it has pp outermost alone"
-    of_experts = axes.dp * axes.cp * axes.tp / ((axes.etp or axes.tp) * axes.ep)
-    given = f"dp outermost with dp {axes.dp}, {of_experts:g} of experts, for which it has groups without any, too"
-    yield apart and limits.one_dp_outermost and of_experts != axes.dp, "rank_order", given
 
 
 def _optimizer_refusals(plan: PipelinePlan, limits: Trainer) -> Iterator[tuple[bool, str, str]]:

@@ -12,6 +12,7 @@ from meshwright.solver.problem.choices import Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.counted import Counted
 from meshwright.solver.verify.rules.devices import devices_by_group, peak_violations
+from meshwright.solver.verify.training.choice_rules import unlike_stage_violations
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations, stage_ranks
 from meshwright.solver.verify.training.memory import memory_violations
@@ -55,10 +56,7 @@ def _asked_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
         yield Violation(Rule.SEARCH, "plan.stages", "stages with shardings of their own, which the request does not ask for")
     if not request.model.is_chain:
         yield Violation(Rule.SEARCH, "plan.stages", "stages that differ, of a model that branches")
-    if plan.rank_order.value != "pp-outermost":
-        yield Violation(
-            Rule.DEVICES, "plan.rank_order", f"{plan.rank_order.value}; stages that differ lie one behind the other"
-        )
+    yield from unlike_stage_violations(plan)
     if plan.tp_overlap is not TpOverlap.EXPOSED:
         yield Violation(Rule.SEARCH, "plan.tp_overlap", "chunked products of stages that differ, which are not searched")
     if plan.schedule != "1f1b" or len(plan.stages) < 2:

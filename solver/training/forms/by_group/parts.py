@@ -138,7 +138,7 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
     assert breakdown is not None
     predicted = [plan.predicted for plan in plans if plan.predicted is not None]
     pipelines = pipelines_of(first)
-    wait_s = unmeasured_wait_s(request.cluster, pipelines.axes, breakdown, order=pipelines.rank_order)
+    wait_s = unmeasured_wait_s(request.cluster, pipelines.axes, breakdown, choices=pipelines)
     return replace(
         first,
         devices=sum(plan.devices for plan in plans),

@@ -9,7 +9,7 @@ from meshwright.costmodels.cluster.cluster import NodeGroup
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.answer.stage import Microbatch, Stage
-from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision
@@ -26,12 +26,10 @@ def pipelines_of_its_like(request: TrainingRequest, pipelines: Pipelines, index:
     axes, microbatch, stage = pipelines.axes, pipelines.microbatch, pipelines.stages[index]
     if stage.sequence_parallel is None:
         raise PlanFileError("stages that differ need their own shardings", given=f"stage {index}")
-    if pipelines.rank_order is not RankOrder.PP_OUTERMOST:
-        raise PlanFileError(
-            "stages that differ lie one behind the other",
-            given=f"rank_order {pipelines.rank_order.value}",
-            allowed=RankOrder.PP_OUTERMOST.value,
-        )
+    for name, choice in OF_MESHES.items():
+        value = getattr(pipelines, name)
+        if value is not choice.usual:
+            raise PlanFileError(choice.unlike_stages.given, given=f"{name} {value}", allowed=choice.usual.value)
     sequences = axes.dp * microbatch.size
     if sequences % stage.axes.dp or stage.axes.pp != len(pipelines.stages):
         raise PlanFileError(

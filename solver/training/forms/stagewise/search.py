@@ -19,7 +19,8 @@ from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.arrangement import Arrangement, arranged, in_arrangement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, SearchStopped, Stop, heed
-from meshwright.solver.problem.choices import GroupOrder, RankOrder, Space, StageDegrees, TpOverlap
+from meshwright.solver.problem.carried_choices import OF_MESHES
+from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
 from meshwright.solver.training.costs.compute_bound import compute_bound_s
@@ -64,12 +65,14 @@ def refuse_stagewise(request: TrainingRequest) -> None:
         raise WorkloadError(
             "stages that differ do not cut products into chunks", given="search.tp_overlap: chunked", allowed="exposed"
         )
-    if search.rank_order and RankOrder.PP_OUTERMOST not in search.rank_order:
-        raise WorkloadError(
-            "stages that differ have no replicas whose ranks could lie together: their numbers of replicas differ, too",
-            given=f"search.rank_order: {', '.join(search.rank_order)}",
-            allowed=f"{RankOrder.PP_OUTERMOST.value} among them",
-        )
+    for name, choice in OF_MESHES.items():
+        asked = getattr(search, name)
+        if asked and choice.usual not in asked:
+            raise WorkloadError(
+                choice.unlike_stages.asked,
+                given=f"search.{name}: {', '.join(asked)}",
+                allowed=f"{choice.usual.value} among them",
+            )
     require_whole_cluster(request, "search.stage_degrees")
 
 

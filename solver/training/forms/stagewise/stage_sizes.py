@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology, part_of_node
 from meshwright.solver.answer.stage import DeviceRange
-from meshwright.solver.problem.choices import BatchShares, GroupOrder, RankOrder, StageDegrees
+from meshwright.solver.problem.carried_choices import OF_MESHES
+from meshwright.solver.problem.choices import BatchShares, GroupOrder, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 
@@ -46,6 +48,7 @@ def sized_request(request: TrainingRequest, group: NodeGroup, size: int, *, pp: 
     of the cluster, with its share of the node's network."""
     whole = group.node.devices_per_node
     used = min(size, whole)
+    usual: dict[str, Any] = {name: (choice.usual,) for name, choice in OF_MESHES.items()}
     search = replace(
         request.search,
         pp=(pp,),
@@ -53,7 +56,7 @@ def sized_request(request: TrainingRequest, group: NodeGroup, size: int, *, pp: 
         batch_shares=BatchShares.EVEN,
         group_order=GroupOrder.GIVEN,
         idle_groups=(),
-        rank_order=(RankOrder.PP_OUTERMOST,),
+        **usual,
     )
     nodes = replace(group, node=part_of_node(group.node, used), nodes=pp * size // used)
     return replace(request, cluster=replace(request.cluster, groups=(nodes,), nodes_per_leaf=None), search=search)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
-
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule, fills, n_copies
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.layouts import Pipelines
+from meshwright.solver.answer.record_fields import record_as
 from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import StageSpan, positions
 from meshwright.solver.training.costs.part_borders import FirstLayers
 from meshwright.solver.training.space.candidates import Candidate
@@ -107,25 +107,26 @@ def _require_movable(stage: Stage, axes: Axes, schedule: str) -> None:
         )
 
 
-def given_recompute_layers(pipelines: Pipelines, model: ModelGraph, pipelining: Pipelining) -> int | None:
-    """Return the number of first layers of each part that are recomputed whole, None where not some are; raises PlanFileError
-    where it can't be."""
-    stages = pipelines.stages
-    numbers = {stage.recompute_layers for stage in stages}
-    (number, *others) = numbers
-    if number is None and not others:
-        return None
-    some = number in range(1, len(model.layers)) and model.is_chain and pipelining.of_some_layers(len(stages)) is not None
+def given_choices(pipelines: Pipelines, costs: TrainingCosts, pipelining: Pipelining) -> StageChoices:
+    """Return the choices of all stages; raises PlanFileError where so many first layers of each part can't be recomputed."""
+    stages, model = pipelines.stages, costs.request.model
+    of_stages = {record_as(StageChoices, stage) for stage in stages}
+    (choices, *others) = of_stages
+    if not others and not choices.recomputes_some:
+        return choices
+    firsts = [costs.first_layers(each) for each in of_stages]
+    numbers = [None if first is None else first.number for first in firsts]
+    some = numbers[0] in range(1, len(model.layers)) and model.is_chain and pipelining.of_some_layers(len(stages)) is not None
     full = all(stage.recompute is Recompute.FULL and not stage.offload.activations for stage in stages)
     if others or not some or not full:
-        listed = ", ".join(str(each) for each in sorted(numbers, key=str))
+        listed = ", ".join(sorted(map(str, numbers)))
         raise PlanFileError(
             "recompute_layers can't be",
             given=f"{listed} of {len(model.layers)} layers on {len(stages)} stages, recompute {stages[0].recompute.value}",
             allowed="one number for all stages, of layers of each part, recompute full, no activations on the host, no "
             "branches, a schedule whose backward pass is whole",
         )
-    return number
+    return choices
 
 
 def given_tp_overlap(pipelines: Pipelines) -> TpOverlap:
@@ -141,10 +142,10 @@ def given_tp_overlap(pipelines: Pipelines) -> TpOverlap:
 
 
 def given_spans(
-    pipelines: Pipelines, layers: Sequence[str], candidate: Candidate, again: npt.NDArray[np.bool_]
+    pipelines: Pipelines, layers: Sequence[str], candidate: Candidate, again: FirstLayers | None
 ) -> tuple[StageSpan, ...]:
     """The parts of the model in order; raises PlanFileError unless they are the model's layers, each once a copy. ``again``
-    [layer] says which layers can be recomputed."""
+    says which layers of each part are recomputed, where not all or none are."""
     found: dict[int, StageSpan] = {}
     if len(pipelines.stages) != candidate.mesh.pp:
         raise PlanFileError("the plan does not have pp stages", given=len(pipelines.stages), allowed=str(candidate.mesh.pp))
@@ -210,7 +211,7 @@ def _listed(stage: Stage, layers: Sequence[str]) -> list[int]:
     return listed
 
 
-def _parts(stage: Stage, layers: Sequence[str], again: npt.NDArray[np.bool_]) -> Iterator[StageSpan]:
+def _parts(stage: Stage, layers: Sequence[str], again: FirstLayers | None) -> Iterator[StageSpan]:
     """The chunks of a rank, each a run of layers."""
     listed = _listed(stage, layers)
     start = 0
@@ -218,9 +219,6 @@ def _parts(stage: Stage, layers: Sequence[str], again: npt.NDArray[np.bool_]) ->
         chunk = listed[start : start + count]
         if not chunk or chunk != list(range(chunk[0], chunk[0] + count)):
             raise PlanFileError("a model chunk is not a run of layers", given=chunk, allowed=f"{count} layers in a row")
-        kept_from = None
-        if stage.recompute_layers is not None and stage.axes.pp > 1:
-            cut = np.array([[chunk[0], chunk[-1] + 1]])
-            kept_from = int(FirstLayers(stage.recompute_layers, again).ends(cut)[0, 0])
+        kept_from = None if again is None or stage.axes.pp == 1 else again.end_in(chunk[0], chunk[-1])
         yield StageSpan(chunk[0], chunk[-1], stage.recompute, kept_from=kept_from)
         start += count

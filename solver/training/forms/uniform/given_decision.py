@@ -7,15 +7,15 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision
 from meshwright.solver.training.costs.stage_table import Sharding
 from meshwright.solver.training.forms.uniform.given import (
     given_branches,
+    given_choices,
     given_pipelining,
-    given_recompute_layers,
     given_shard_ranks,
     given_spans,
     given_tp_overlap,
@@ -34,7 +34,6 @@ def decision_of(
     if not pipelines.stages:
         raise PlanFileError("this is not a plan with training stages", given="0 stages")
     workload, axes = request.workload, pipelines.axes
-    several = axes.pp > 1 and axes.dp > 1
     mesh = Mesh(
         dp=axes.dp,
         tp=axes.tp,
@@ -43,7 +42,7 @@ def decision_of(
         ep=axes.ep,
         ulysses=axes.ulysses,
         etp=axes.etp,
-        order=pipelines.rank_order if several else RankOrder.PP_OUTERMOST,
+        choices=MeshChoices.of(pipelines, dp=axes.dp, pp=axes.pp),
     )
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
@@ -88,8 +87,8 @@ def decision_of(
         raise PlanFileError(
             "stages differ in recompute mode", given=", ".join(modes), allowed=f"one for all under {pipelining.schedule.value}"
         )
-    some = given_recompute_layers(pipelines, request.model, pipelining)
-    if some is not None and mesh.pp > 1:
+    choices = given_choices(pipelines, costs, pipelining)
+    if choices.recomputes_some and mesh.pp > 1:
         modes = SOME_LAYERS
     boundary = sharded(SEQ) if pipelines.sequence_parallel else REPLICATED
     zero_stage = pipelines.stages[0].zero_stage
@@ -100,10 +99,10 @@ def decision_of(
         optimizer=optimizer,
         gradients=pipelines.stages[0].gradients,
         tp_overlap=given_tp_overlap(pipelines),
-        recompute_layers=some,
+        choices=choices,
     )
     if costs.model.is_chain:
-        spans = given_spans(pipelines, costs.model.layers, candidate, costs.recomputed_layers)
+        spans = given_spans(pipelines, costs.model.layers, candidate, costs.first_layers(choices))
     else:
         spans = given_branches(pipelines, costs.model, candidate)
     return Decision(candidate, _sharding_of(costs, candidate, pipelines), spans)

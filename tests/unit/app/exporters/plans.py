@@ -19,7 +19,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
-from meshwright.solver.problem.choices import Launcher, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search

@@ -17,7 +17,8 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.training.planner import plan_training
 from tests.support.flat_plans import flat, with_fields

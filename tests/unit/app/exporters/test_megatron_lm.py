@@ -21,7 +21,8 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training

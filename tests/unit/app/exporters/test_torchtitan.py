@@ -14,7 +14,8 @@ from meshwright.costmodels.memory.offload import Offload
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, flags, interleaved, training

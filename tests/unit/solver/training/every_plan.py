@@ -12,7 +12,9 @@ import numpy as np
 
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import Gradients, Launcher, RankOrder, Recompute, Space, TpOverlap
+from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
+from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -104,7 +106,7 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                             for shards in every_shard_ranks(request, dp * cp, cp, zero if alike else None):
                                 if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
                                     continue
-                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, order)
+                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, MeshChoices(order))
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 for way in every_tp_overlap(request, outer):
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
@@ -137,9 +139,9 @@ def every_number_of_layers(request: TrainingRequest, whole: Candidate) -> Iterat
         if request.search.recompute_layers and number not in request.search.recompute_layers:
             continue
         if whole.mesh.pp == 1:
-            yield replace(whole, recompute=(Recompute.FULL,), recompute_layers=number)
+            yield replace(whole, recompute=(Recompute.FULL,), choices=StageChoices(number))
         else:
-            yield replace(whole, recompute=(Recompute.NONE, Recompute.FULL), recompute_layers=number)
+            yield replace(whole, recompute=(Recompute.NONE, Recompute.FULL), choices=StageChoices(number))
 
 
 def crosses_stages(model: ModelGraph, launcher: Launcher) -> bool:
@@ -319,24 +321,23 @@ def every_split(dag: LayerDag, candidate: Candidate) -> Iterator[tuple[StageSpan
 
 def every_split_of(model: ModelGraph, candidate: Candidate) -> Iterator[tuple[StageSpan, ...]]:
     """Every way to cut a model; in a pipeline that recomputes some layers of each part parts are even."""
-    if candidate.recompute_layers is None or candidate.mesh.pp == 1:
+    number = candidate.choices.recompute_layers
+    if number is None or candidate.mesh.pp == 1:
         yield from every_split(layer_dag(model), candidate)
         return
     inside = [not any(op.kind.value in ("embedding", "loss") for op in model.block(name).operators) for name in model.layers]
     n_parts = candidate.mesh.pp * candidate.pipelining.chunks
     for spans in every_even_split(len(model.layers), n_parts, Recompute.FULL):
         again = [[layer for layer in span.numbers if inside[layer]] for span in spans]
-        if all(len(layers) <= candidate.recompute_layers for layers in again):
+        if all(len(layers) <= number for layers in again):
             continue
-        ends = [
-            [*layers, span.last + 1][: candidate.recompute_layers + 1][-1] for span, layers in zip(spans, again, strict=True)
-        ]
+        ends = [[*layers, span.last + 1][: number + 1][-1] for span, layers in zip(spans, again, strict=True)]
         yield tuple(replace(span, kept_from=end) for span, end in zip(spans, ends, strict=True))
 
 
 def n_splits(dag: LayerDag, candidate: Candidate) -> int:
     """Return the number of ways to cut the layers in parts."""
-    if candidate.recompute_layers is not None and candidate.mesh.pp > 1:
+    if candidate.choices.recompute_layers is not None and candidate.mesh.pp > 1:
         return sum(1 for _ in every_even_split(dag.n_layers, candidate.mesh.pp * candidate.pipelining.chunks, Recompute.FULL))
     mesh = Mesh(dp=1, tp=1, pp=candidate.mesh.pp, cp=1)
     return _n_splits(dag, Candidate(mesh, 1, 1, 0, REPLICATED, candidate.recompute, candidate.pipelining))

@@ -12,7 +12,8 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_no
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.problem.choice import TRAINING, Launched, Unnamed
-from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, RankOrder, Recompute, Space, StageDegrees
+from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest

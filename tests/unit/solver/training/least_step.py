@@ -80,7 +80,7 @@ class _Splits:
 
 
 def _splits(model: ModelGraph, dag: LayerDag, candidate: Candidate) -> _Splits:
-    if candidate.recompute_layers is not None and candidate.mesh.pp > 1:
+    if candidate.choices.recompute_layers is not None and candidate.mesh.pp > 1:
         return _arrays(dag, candidate, list(every_split_of(model, candidate)))
     mesh = Mesh(dp=1, tp=1, pp=candidate.mesh.pp, cp=1)
     return _splits_of(dag, Candidate(mesh, 1, 1, 0, REPLICATED, candidate.recompute, candidate.pipelining))

@@ -14,7 +14,8 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, SustainedR
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.predicted import TimeBreakdown
-from meshwright.solver.problem.choices import RankOrder
+from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.report.bands import step_time_bands
 from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
@@ -66,14 +67,14 @@ def test_experts_and_unknown_frameworks_widen_the_band() -> None:
 def test_only_networks_between_nodes_that_nobody_measured_widen_the_band() -> None:
     asked, axes = request(), Axes(dp=4, tp=4)
     two = replace(asked.cluster, groups=(replace(asked.cluster.groups[0], nodes=2),))
-    assert unmeasured_wait_s(asked.cluster, axes, PARTS, order=PP) == 0.0, "one node has no network"
+    assert unmeasured_wait_s(asked.cluster, axes, PARTS, choices=MeshChoices(PP)) == 0.0, "one node has no network"
     # tp stays inside a node, dp does not; each has a second.
     spread = network_calibration("infiniband").log_sigma
-    assert unmeasured_wait_s(two, axes, PARTS, order=PP) == spread
+    assert unmeasured_wait_s(two, axes, PARTS, choices=MeshChoices(PP)) == spread
     # Of a stage's ranks those with the same tensors lie in one node, of a replica's all.
     piped, sends = Axes(dp=2, tp=4, pp=2), replace(PARTS, pp_comm_s=4.0)
-    assert unmeasured_wait_s(two, piped, sends, order=PP) == 4.0 * spread
-    assert unmeasured_wait_s(two, piped, sends, order=DP) == PARTS.dp_comm_s * spread
+    assert unmeasured_wait_s(two, piped, sends, choices=MeshChoices(PP)) == 4.0 * spread
+    assert unmeasured_wait_s(two, piped, sends, choices=MeshChoices(DP)) == PARTS.dp_comm_s * spread
     wide, narrow = (step_traits(asked.model, PARTS, [1.0], unmeasured_wait_s=wait_s) for wait_s in (2.0, 0.0))
     error = replace(KNOWN_FRAMEWORK, network=0.5)
     assert error.scale(wide) == error.scale(narrow) + 0.5 * 0.2

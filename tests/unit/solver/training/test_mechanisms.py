@@ -10,7 +10,9 @@ from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Gradients, RankOrder, Recompute, TpOverlap
+from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
+from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.report.equals import equal_plans
 from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
@@ -28,7 +30,7 @@ def _plain() -> Candidate:
     found = next(each for request in requests for family in families(request) for each in family.candidates())
     mesh = replace(found.mesh, tp=1, pp=1, cp=1, ulysses=1, ep=1, etp=None)
     return Candidate(
-        mesh=replace(mesh, order=next(iter(RankOrder))),
+        mesh=replace(mesh, choices=MeshChoices()),
         microbatch=1,
         n_microbatches=4,
         zero_stage=0,
@@ -44,7 +46,7 @@ CHANGES = {
         {"cp": 2},
         {"cp": 2, "ulysses": 2},
         {"ep": 2},
-        {"order": RankOrder.DP_OUTERMOST},
+        {"choices": MeshChoices(RankOrder.DP_OUTERMOST)},
     ),
     "zero_stage": (3,),
     "recompute": ((Recompute.FULL,), (Recompute.NONE, Recompute.SELECTIVE)),
@@ -53,7 +55,7 @@ CHANGES = {
     "optimizer": (Optimizer.MUON,),
     "gradients": (Gradients.RELEASED,),
     "tp_overlap": (TpOverlap.CHUNKED,),
-    "recompute_layers": (2,),
+    "choices": (StageChoices(recompute_layers=2),),
 }
 NOT_COUNTED = {"microbatch", "n_microbatches", "boundary", "pipelining"}
 """Fields that come with another choice or are a number alone; schedules count in pipelines."""

@@ -13,7 +13,9 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.blocks.mesh import stage_borders
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Launcher, RankOrder, Space, StageDegrees
+from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.choices import Launcher, Space, StageDegrees
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
@@ -26,6 +28,7 @@ from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.training.planned import planned
 
 PP, DP = RankOrder.PP_OUTERMOST, RankOrder.DP_OUTERMOST
+OF_REPLICAS = MeshChoices(DP)
 BETTER = (67, 86, 88, 91, 182, 395)
 """Seeds of requests whose best plan of two stages has dp outermost."""
 
@@ -55,8 +58,11 @@ def ranks_of(mesh: Mesh) -> list[list[int]]:
 def test_groups_are_those_of_the_survey() -> None:
     """Its Figures 4 and 5, (dp, pp, tp, cp) of (2, 2, 2, 1) and (2, 2, 2, 2): replicas are ranks 0 to 3 and 4 to 7, and the
     first stage of the first replica has ranks 0 and 1; with cp replicas are twice as long."""
-    assert ranks_of(Mesh(dp=2, pp=2, tp=2, cp=1, order=DP)) == [[0, 1, 4, 5], [2, 3, 6, 7]]
-    assert ranks_of(Mesh(dp=2, pp=2, tp=2, cp=2, order=DP)) == [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
+    assert ranks_of(Mesh(dp=2, pp=2, tp=2, cp=1, choices=OF_REPLICAS)) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert ranks_of(Mesh(dp=2, pp=2, tp=2, cp=2, choices=OF_REPLICAS)) == [
+        [0, 1, 2, 3, 8, 9, 10, 11],
+        [4, 5, 6, 7, 12, 13, 14, 15],
+    ]
     assert ranks_of(Mesh(dp=2, pp=2, tp=2, cp=1)) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
@@ -68,7 +74,9 @@ def test_on_one_node_the_order_changes_nothing() -> None:
         costs = TrainingCosts(replace(request, cluster=Cluster((one,))))
         for dp, tp, pp, cp in product((1, 2, 4), repeat=4):
             if dp * tp * pp * cp == 8:
-                kinds = [costs._stage_kinds(Mesh(dp=dp, tp=tp, pp=pp, cp=cp, order=order), ()) for order in RankOrder]
+                kinds = [
+                    costs._stage_kinds(Mesh(dp=dp, tp=tp, pp=pp, cp=cp, choices=MeshChoices(order)), ()) for order in RankOrder
+                ]
                 assert kinds[0] == kinds[1]
 
 
@@ -122,8 +130,8 @@ def test_launchers_have_the_orders_that_they_can_start() -> None:
         search = replace(request.search, space=Space.LAUNCHABLE, rank_order=(PP, DP))
         for family in families(replace(request, search=search)):
             mesh = family.mesh
-            orders.setdefault(search.launcher, set()).add(mesh.order)
-            if mesh.order is DP:
+            orders.setdefault(search.launcher, set()).add(mesh.choices.rank_order)
+            if mesh.choices.rank_order is DP:
                 # Megatron-LM's two generators of ranks have one dp.
                 assert mesh.pp > 1 and mesh.dp > 1 and mesh.expert_tp * mesh.ep == mesh.tp * mesh.cp
     assert orders == {Launcher.MEGATRON_LM: {PP, DP}, Launcher.TORCHTITAN: {PP}, Launcher.DEEPSPEED: {PP}}
@@ -131,7 +139,7 @@ def test_launchers_have_the_orders_that_they_can_start() -> None:
 
 def test_neighbours_of_a_replica_share_a_node_where_it_fits_one() -> None:
     cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 4),))
-    mesh = Mesh(dp=8, tp=1, pp=4, cp=1, order=DP)
+    mesh = Mesh(dp=8, tp=1, pp=4, cp=1, choices=OF_REPLICAS)
     ranks = [mesh.ranks_of_stage(position) for position in range(mesh.pp)]
     inside, across = (
         [stage_borders(cluster, i, pp=4, ranks=length, runs=runs) for i in range(4)] for length, runs in ((1, 8), (8, 1))

@@ -1,0 +1,143 @@
+"""The records in which candidates, stages and plans carry declared choices. Code that only passes them on takes a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from types import MappingProxyType
+from typing import Any, Self
+
+from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.declared.mesh_choice import Degrees, MeshChoice
+from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
+from meshwright.solver.problem.declared.recompute_layers import LAUNCHERS, MECHANISM, UNDECIDED, in_words, read_words
+from meshwright.solver.problem.search import Search
+
+OF_MESHES: Mapping[str, MeshChoice] = MappingProxyType({"rank_order": RANK_ORDER})
+"""The choices of a mesh by their field in `MeshChoices`."""
+
+
+# Without slots, so that the records of a plan can have its fields beside their own.
+@dataclass(frozen=True)
+class MeshChoices:
+    """The choices of a mesh beside its degrees.
+
+    rank_order   whether the ranks of a stage or of a replica lie together, where there are several of both
+    """
+
+    rank_order: RankOrder = RankOrder.PP_OUTERMOST
+
+    @classmethod
+    def of(cls, carrier: MeshChoices, *, dp: int, pp: int) -> Self:
+        """Return the choices that a plan has, with the usual value of each that does not matter to its degrees."""
+        return cls(
+            **{name: getattr(carrier, name) if choice.is_open(dp, pp) else choice.usual for name, choice in OF_MESHES.items()}
+        )
+
+    @classmethod
+    def allowed(cls, search: Search, *, dp: int, pp: int) -> Iterator[Self]:
+        """Yield the choices that a search has of meshes of these degrees, one of those that are the same."""
+        values = (
+            [value for value in choice.values if value in (getattr(search, name) or (choice.usual,))]
+            if choice.is_open(dp, pp)
+            else [choice.usual]
+            for name, choice in OF_MESHES.items()
+        )
+        for chosen in product(*values):
+            yield cls(**dict(zip(OF_MESHES, chosen, strict=True)))
+
+    @property
+    def sort_key(self) -> tuple[int, ...]:
+        """Canonical order among equals: usual values first."""
+        return tuple(list(choice.values).index(value) for choice, value in self._chosen())
+
+    @property
+    def words(self) -> list[str]:
+        """The values that are not the usual ones, in the name of a candidate."""
+        return [choice.words[value] for choice, value in self._chosen() if value in choice.words]
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """What must be set up for the values, in words."""
+        return [choice.mechanisms[value] for choice, value in self._chosen() if value in choice.mechanisms]
+
+    def are_launched_by(self, launcher: Launcher, mesh: Degrees) -> bool:
+        """Return True if a launcher can start the values on a mesh."""
+        return all(value in choice.launched_by(launcher, mesh) for choice, value in self._chosen())
+
+    def _chosen(self) -> Iterator[tuple[MeshChoice, Any]]:
+        return ((choice, getattr(self, name)) for name, choice in OF_MESHES.items())
+
+
+USUAL_MESH = MeshChoices()
+"""The choices of a mesh of which nothing is said."""
+
+
+# Without slots, as above.
+@dataclass(frozen=True)
+class StageChoices:
+    """The choices of a stage beside its degrees, mode of recomputation and place of state.
+
+    recompute_layers   first layers of the stage, or of each of its chunks, that are recomputed whole, where recompute is full
+                       and not all are
+    """
+
+    recompute_layers: int | None = None
+
+    @property
+    def recomputes_some(self) -> bool:
+        """True if some layers of a stage are recomputed whole, and others not."""
+        return self.recompute_layers is not None
+
+    @property
+    def lacks_layers(self) -> bool:
+        """True if the number of recomputed layers follows from the borders, which are not yet known."""
+        return self.recompute_layers == UNDECIDED
+
+    @property
+    def sort_key(self) -> tuple[int, ...]:
+        """Canonical order among equals: what is usual first."""
+        return (self.recompute_layers or 0,)
+
+    @property
+    def mechanisms(self) -> list[str]:
+        """What must be set up, in words, instead of the recomputation of all layers."""
+        return [MECHANISM] if self.recomputes_some else []
+
+    def with_layers(self, number: int | None = UNDECIDED) -> StageChoices:
+        """Return the same choices with so many first layers recomputed, None for all of them or none."""
+        return replace(self, recompute_layers=number)
+
+    @property
+    def of_layers(self) -> str:
+        """Of how many layers a stage recomputes, in words behind its mode; empty for all of them."""
+        return "" if self.recompute_layers is None else f" of {self.recompute_layers}"
+
+    def recompute_words(self, modes: Iterable[str], *, pp: int) -> str:
+        """Return what ``pp`` stages recompute, in the name of a candidate that has these modes."""
+        return f"recompute {'/'.join(modes)}" if self.recompute_layers is None else in_words(self.recompute_layers, pp=pp)
+
+    @staticmethod
+    def are_open(search: Search, *, pp: int) -> bool:
+        """Return True if a search has stages that recompute some of their layers: in a pipeline it names their numbers."""
+        has_flag = search.space is Space.FREE or search.launcher in LAUNCHERS
+        return has_flag and search.system is None and (pp == 1 or bool(search.recompute_layers))
+
+    @classmethod
+    def of_words(cls, words: str) -> StageChoices | None:
+        """Return the choices that `recompute_words` named; None where it named modes alone, or something else."""
+        number = read_words(words)
+        return None if number is None else cls(recompute_layers=number)
+
+    def restricted(self, search: Search) -> Search:
+        """Return the search that allows these choices alone, and all of its own of those that are not decided."""
+        number = self.recompute_layers
+        return search if number in (None, UNDECIDED) else replace(search, recompute_layers=(number,))
+
+
+USUAL_STAGE = StageChoices()
+"""The choices of a stage of which nothing is said."""
+
+LEFT_OUT_UNSAID = frozenset(each.name for each in fields(StageChoices))
+"""Choices that came after documents were stored: left out where they say nothing, so that those are written as they were."""
