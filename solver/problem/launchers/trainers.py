@@ -113,7 +113,7 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             # --compile.enable_async_tensor_parallel: in compiled layers alone, with which it compiles the loss, too.
             cut_products=CutProducts(TensorOverlap.SYMMETRIC_MEMORY, kernels=VectorKernels.COMPILED, loss=LossKernels.COMPILED),
         ),
-        # A file of PyTorch alone: FSDP2, DTensor and torch.distributed.pipelining, as `app.exporters.pytorch` writes it.
+        # A file of PyTorch alone: FSDP2, DTensor and torch.distributed.pipelining.
         Launcher.PYTORCH: Trainer(
             # Modules that are not compiled, as torchtitan's.
             implementation=implementation_profile("torchtitan-0.3").implementation,

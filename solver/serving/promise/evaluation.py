@@ -21,8 +21,7 @@ from meshwright.solver.serving.promise.asked_load import AskedLoad
 from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, CandidateKey, EngineKey, Measured
 from meshwright.solver.serving.promise.one_layout import OneLayout
 from meshwright.solver.serving.promise.promised import Promised
-from meshwright.solver.serving.promise.running import P95 as P95
-from meshwright.solver.serving.promise.running import Running, answers_per_s
+from meshwright.solver.serving.promise.running import P95, Running, answers_per_s
 
 REQUESTS = 10_000
 """Requests of a simulation: 8,500 are counted, so a 95th percentile rests on 425 above it."""

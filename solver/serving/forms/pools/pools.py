@@ -21,8 +21,9 @@ from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout, stage_width
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, Measured
-from meshwright.solver.serving.promise.evaluation import P95, REQUESTS, SCREENING_REQUESTS, Evaluator
+from meshwright.solver.serving.promise.evaluation import REQUESTS, SCREENING_REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import Promised
+from meshwright.solver.serving.promise.running import P95
 
 PrefillKey = tuple[object, int, CacheTransfer, int]
 
