@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -201,7 +200,7 @@ def _refuse_another_file(engine: Engine, path: Path) -> None:
         # No other file is read by the write-ahead log of the first, and no empty one is made where it is gone.
         require_same()
         try:
-            opened: sqlite3.Connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, **options)
+            opened: sqlite3.Connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, **options)
         except sqlite3.OperationalError:
             identity()
             raise

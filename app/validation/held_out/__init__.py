@@ -1,1 +1,0 @@
-"""Sources left out: their runs predicted, and their bands drawn, by constants that were fitted to all other sources."""
