@@ -8,13 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from meshwright.app.validation.held_out.leave_one_out import CHUNK, leave_one_source_out, processes_of_one_thread
-from meshwright.app.validation.held_out.tables import band_table, constants_table, error_model_cells, left_out_tables
-from meshwright.app.validation.markdown import report_scatter, report_tables, worst_first
-from meshwright.app.validation.report import report_of
-from meshwright.app.validation.rows import MeasuredRun, read_measured_runs
-from meshwright.app.validation.scores import score_run
-from meshwright.app.validation.sources import NO_SOURCES, Sources, sources_of
+from benchmarks.accuracy_tables import report_scatter, report_tables, worst_first
+from benchmarks.held_out.leave_one_out import CHUNK, leave_one_source_out, processes_of_one_thread
+from benchmarks.held_out.tables import band_table, constants_table, error_model_cells, left_out_tables
+from meshwright.app.evidence.training.report import report_of
+from meshwright.app.evidence.training.rows import MeasuredRun, read_measured_runs
+from meshwright.app.evidence.training.scores import score_run
+from meshwright.app.evidence.training.sources import NO_SOURCES, Sources, sources_of
 
 TABLES = (Path("../shared/data/training/measured.csv"), Path("../shared/data/training/newer.csv"))
 SOURCES = Path("benchmarks/measured.sources.yaml")
@@ -215,7 +215,7 @@ def main() -> None:
     ]
     PAGE.write_text("\n".join(parts) + "\n", encoding="utf-8")
     PLOT.write_text(report_scatter(in_sample), encoding="utf-8")
-    print(f"wrote {PAGE} and {PLOT}; bands of this fit, for solver/training/report/whole_steps.py:")
+    print(f"wrote {PAGE} and {PLOT}; bands of this fit, for solver/training/report/bands.py:")
     for name, banded in (("stated", found.known), ("assumed", found.assumed)):
         print(f"| {name} | {error_model_cells(banded.model)} |")
 

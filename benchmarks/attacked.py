@@ -28,7 +28,7 @@ import httpx
 
 from benchmarks.attack_watch import ASK_S, MODEST
 from benchmarks.service_process import MESHWRIGHT, ServiceProcess, running_process
-from meshwright.app.plans.examples import TRAINING_REQUEST
+from meshwright.app.requests.examples import TRAINING_REQUEST
 
 ATTACKER = "127.0.0.2"
 DESCRIPTORS = 1024

@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshwright.app import catalog
+from meshwright.app.models import catalog
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.solver.sharding_problem.work import NoLimit
 from meshwright.solver.strategies.device_mesh import DeviceMesh, device_mesh
-from meshwright.solver.strategies.folding import Ties
 from meshwright.solver.strategies.graph_costs import GraphCosts
-from meshwright.solver.strategies.operator_graph import OperatorGraph, one_block, unfolded
+from meshwright.solver.strategies.operator_graph import OperatorGraph, Ties, one_block, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph
 

@@ -1,4 +1,4 @@
-"""Constants of `costmodels.calibration.borrowed`: devices whose calibration is known, predicted as if they had none.
+"""Constants of `costmodels.calibration.kernel_file`: devices whose calibration is known, predicted as if they had none.
 
 Run from the root of the repository: python -m benchmarks.borrowed_calibrations
 
@@ -17,7 +17,7 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.costmodels.calibration.borrowed import (
+from meshwright.costmodels.calibration.kernel_file import (
     ACROSS_GENERATIONS,
     ATTENTION_SHARE,
     MATRIX_SHARE,

@@ -24,17 +24,16 @@ from benchmarks.decisions_rules import (
     random_result,
     result_of,
 )
-from meshwright.app.validation.constants import Constants
-from meshwright.app.validation.held_out.leave_one_out import constants_without, processes_of_one_thread
-from meshwright.app.validation.held_out.memory_laws import laws_without, told_memory
-from meshwright.app.validation.prediction import costed_run, predict_run
-from meshwright.app.validation.rows import MeasuredRun, RunStatus, read_measured_runs
-from meshwright.app.validation.scores import score_run
-from meshwright.app.validation.sources import sources_of
-from meshwright.app.validation.unpredicted import NotPredictedError
+from benchmarks.held_out.leave_one_out import constants_without, processes_of_one_thread
+from benchmarks.held_out.memory_laws import laws_without, told_memory
+from meshwright.app.evidence.training.prediction import Constants, costed_run, predict_run
+from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus, read_measured_runs
+from meshwright.app.evidence.training.scores import score_run
+from meshwright.app.evidence.training.sources import sources_of
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
 from meshwright.solver.training.costs.breakdown import time_breakdown
-from meshwright.solver.training.report.ranking_noise import shares_of
+from meshwright.solver.training.report.equals import shares_of
 from meshwright.solver.training.search.best_first import decision_tables
 
 TABLES = Path("../shared/data/training")

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.decisions_rules import Group
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, RankingNoise
+from meshwright.solver.training.report.equals import RANKING_NOISE, RankingNoise
 
 START = (math.log(0.08), math.log(0.2))
 BOUNDS = ((-7.0, 1.0), (-7.0, 1.0))

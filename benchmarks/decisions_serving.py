@@ -25,9 +25,9 @@ from benchmarks.serving_laws import (
     measured_latencies,
     simulated_points,
 )
-from meshwright.app.validation.serving.regimes import without_copies
-from meshwright.app.validation.serving.report import ScoredPoint
-from meshwright.app.validation.serving.rows import read_measured_points
+from benchmarks.serving_regimes import without_copies
+from meshwright.app.evidence.serving.report import ScoredPoint
+from meshwright.app.evidence.serving.rows import read_measured_points
 from meshwright.costmodels.serving.latency_law import LatencyLaw
 
 MEASURED = tuple(Path("../shared/data/serving") / name for name in ("measured.csv", "newer.csv"))

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from benchmarks.serving_laws import Key, Laws, MeasuredLatency, Time
-from meshwright.app.validation.serving.report import ScoredPoint
-from meshwright.costmodels.fitting.latencies import LatencyPoint, learned_latency
+from meshwright.app.evidence.serving.report import ScoredPoint
+from meshwright.costmodels.fitting.calibration import LatencyPoint, learned_latency
 from meshwright.costmodels.serving.latency_law import LatencyLaw
 from meshwright.solver.serving.trials import Candidate, Kept, best_next
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from benchmarks.decisions_serving_rules import Choice, Decisions, LawOf, decided, order
 from benchmarks.serving_laws import Key, Laws, MeasuredLatency, Time
-from meshwright.costmodels.fitting.latencies import FEWEST_POINTS, quantile
+from meshwright.costmodels.fitting.calibration import FEWEST_POINTS, quantile
 from meshwright.costmodels.serving.latency_law import LatencyLaw
 
 CONFIDENCE = 0.9

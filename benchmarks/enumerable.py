@@ -19,7 +19,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.unit.solver.training.ablations import ablations
 from tests.unit.solver.training.enumerated import TOLERANCE, enumerated, is_the_best
 from tests.unit.solver.training.full_space import full_request

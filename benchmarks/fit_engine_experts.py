@@ -24,7 +24,7 @@ from fit_serving_kernels import OUTPUT, fitted_experts
 
 from meshwright.costmodels.curves.gemm import Silicon
 from meshwright.costmodels.hardware import device
-from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 
 

@@ -17,16 +17,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import NormalDist
 
-from meshwright.app.validation.held_out.memory_laws import (
-    ToldMemory,
-    fitted_laws,
-    grouped,
-    laws_without,
-    log_memory,
-    told_memory,
-)
-from meshwright.app.validation.rows import read_measured_runs
-from meshwright.app.validation.sources import sources_of
+from benchmarks.held_out.memory_laws import ToldMemory, fitted_laws, grouped, laws_without, log_memory, told_memory
+from meshwright.app.evidence.training.rows import read_measured_runs
+from meshwright.app.evidence.training.sources import sources_of
 from meshwright.costmodels.implementations.profile import implementation_profiles
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK, MemoryLaw
 

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from meshwright.app.validation import prediction
-from meshwright.app.validation.constants import Constants, cluster_name
-from meshwright.app.validation.rows import MeasuredRun, RunStatus, read_measured_runs
-from meshwright.app.validation.sources import sources_of
-from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.app.evidence.training import prediction
+from meshwright.app.evidence.training.prediction import Constants, cluster_name
+from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus, read_measured_runs
+from meshwright.app.evidence.training.sources import sources_of
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.calibration.calibration import Calibration, calibrations_in_force
 from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME
 from meshwright.solver.problem.request import TrainingRequest

@@ -18,16 +18,15 @@ import pandas as pd
 from fit_kernels import DEVICES
 from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 
+from benchmarks.fit_serving_experts import fit_experts
 from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
 from meshwright.costmodels.curves.attention import decodes_s, prefills_s
-from meshwright.costmodels.curves.experts import ExpertCurve, ExpertWork, experts_s
-from meshwright.costmodels.curves.gemm import Silicon
+from meshwright.costmodels.curves.gemm import ExpertCurve, ExpertWork, Silicon, experts_s
 from meshwright.costmodels.fitting.kernels import fit_decode, fit_prefill
-from meshwright.costmodels.fitting.serving import fit_experts
 from meshwright.costmodels.hardware import device
-from meshwright.costmodels.model.weight_format import WeightFormat
-from meshwright.costmodels.serving.latent_attention import LATENT_CACHE_HEAD_DIM
+from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.serving.attention import LATENT_CACHE_HEAD_DIM
 from meshwright.costmodels.units import DType
 
 OUTPUT = ROOT / "costmodels" / "hardware" / "calibrations" / "serving"

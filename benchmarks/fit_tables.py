@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.costmodels.fitting.cross_validation import error_quantiles
+from meshwright.costmodels.fitting.check import error_quantiles
 
 ROOT = Path(__file__).resolve().parents[1]
 

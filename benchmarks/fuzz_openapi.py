@@ -51,7 +51,7 @@ def schemathesis(url: str, key: str, examples: int) -> list[str]:
         SEED,
         "--generation-deterministic",
         "--no-color",
-        # Questions are answered while the caller waits (app.asking.child).
+        # Questions are answered while the caller waits (app.service.child).
         "--request-timeout",
         "60",
     ]

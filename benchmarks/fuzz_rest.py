@@ -26,9 +26,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from meshwright.app.plans.examples import REQUEST_EXAMPLES
-from meshwright.app.rest.main import create_app
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.requests.examples import REQUEST_EXAMPLES
+from meshwright.app.web.main import create_app
 
 LIMIT_S = 30.0
 WARM_UP = 4000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.costmodels.calibration.borrowed import (
+from meshwright.costmodels.calibration.kernel_file import (
     ACROSS_GENERATIONS,
     ATTENTION_SHARE,
     MATRIX_SHARE,

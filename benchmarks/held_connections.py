@@ -1,6 +1,6 @@
 """The time that connections of PostgreSQL are held: ``python -m benchmarks.held_connections [--jobs N]``.
 
-What ``meshwright.app.db.deadlines.HELD_S`` must exceed by far: a connection that is held for longer counts as lost. Submits N
+What ``meshwright.app.store.engine.HELD_S`` must exceed by far: a connection that is held for longer counts as lost. Submits N
 jobs from eight threads, lists them, and deletes them as retention does, over a PostgreSQL server of its own (its programs and
 root are needed), and prints for each how long connections were held. Run it beside other work: how long a loaded machine takes
 is what matters.
@@ -21,16 +21,15 @@ from typing import Any
 
 from sqlalchemy import Engine, event, update
 
-from meshwright.app.db.deadlines import HELD_S
-from meshwright.app.db.engine import open_engine, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.jobs import jobs
-from meshwright.app.jobs.engine import QueueClient, migrate_queue
-from meshwright.app.jobs.job import JobStatus
-from meshwright.app.planning.service import Call, PlanService
-from meshwright.app.security.principal import Principal, Scope
-from meshwright.app.settings import Settings
-from meshwright.app.worker.retention import Retention
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.engine import QueueClient, migrate_queue
+from meshwright.app.service.planning import Call, PlanService
+from meshwright.app.service.worker import Retention
+from meshwright.app.store.engine import HELD_S, open_engine, writing
+from meshwright.app.store.jobs import JobStatus
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.principal import Principal, Scope
+from meshwright.app.store.tables import jobs
 from tests.crash.databases import postgresql_cluster
 from tests.support.requests_given import training
 

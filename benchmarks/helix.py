@@ -27,7 +27,7 @@ from helix_formulas import (
 )
 from numpy.typing import NDArray
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.hardware import device, node_type
 
 Floats = NDArray[np.float64]

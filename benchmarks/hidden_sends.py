@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.full_search import request, timed
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import GIB

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Schedule
@@ -23,7 +23,7 @@ from meshwright.solver.problem.choices import BatchShares, Recompute, Space, Sta
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 
 H100, A100 = node_type("dgx-h100"), node_type("dgx-a100")
 EVERYTHING = Search()

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.importers.checkpoint import checkpoint_format
-from meshwright.app.importers.huggingface import TEXT_MODELS, read_huggingface_config, supported_model_types
+from meshwright.app.models.checkpoint import checkpoint_format
+from meshwright.app.models.huggingface import TEXT_MODELS, read_huggingface_config, supported_model_types
 from meshwright.costmodels.errors import ModelError
 
 # Kinds that transformers lacks, and the kind whose class their files have.

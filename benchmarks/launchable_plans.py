@@ -18,13 +18,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from meshwright.app.catalog import model
-from meshwright.app.exporters import Export, export
-from meshwright.app.solving import solve_here
+from meshwright.app.base.solving import solve_here
+from meshwright.app.launching.exporters import Export, export
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.errors import ExportError, MeshwrightError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.memory.offload import Offload
+from meshwright.costmodels.memory.training_state import Offload
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Launcher, Recompute, Space

@@ -19,7 +19,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving import plan_serving
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.unit.solver.serving.kinds_enumeration import best_of_two_kinds, better
 
 TOLERANCE = 1e-9

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType

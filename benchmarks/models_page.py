@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.app.catalog import model, model_document, model_names
-from meshwright.app.catalog.huggingface_ids import CATALOGUE_NAMES
-from meshwright.app.importers.checkpoint import checkpoint_format
-from meshwright.app.importers.families import FAMILIES
-from meshwright.app.importers.huggingface import TEXT_MODELS
+from meshwright.app.models.catalog import model, model_document, model_names
+from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES
+from meshwright.app.models.checkpoint import checkpoint_format
+from meshwright.app.models.families import FAMILIES
+from meshwright.app.models.huggingface import TEXT_MODELS
 
 PAGE = Path("docs/models.md")
 

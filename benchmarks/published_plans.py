@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from benchmarks.full_search import deepseek_request, request, summary, timed
-from meshwright.app.catalog import model
-from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.app.validation.prediction import launchers_spans
+from meshwright.app.evidence.training.prediction import launchers_spans
+from meshwright.app.models.catalog import model
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation, Projections
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.blocks.memory import boundary_bytes
+from meshwright.solver.blocks.recompute import boundary_bytes
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.control import ignore_progress, never_stop
@@ -129,7 +129,7 @@ def _narayanan() -> Iterator[Published]:
 
 def gpt(name: str, layers: int, hidden: int, heads: int) -> ModelGraph:
     """A GPT of these sizes, with the fields of the catalogue's GPT-3."""
-    text = files("meshwright.app.catalog").joinpath("models", "gpt3-175b.json").read_text(encoding="utf-8")
+    text = files("meshwright.app.models.catalog").joinpath("models", "gpt3-175b.json").read_text(encoding="utf-8")
     sizes = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "vocab_size": GPT_VOCAB}
     return read_huggingface_config({**json.loads(text), **sizes}, name=name)
 

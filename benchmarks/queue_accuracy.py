@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.queueing.analytic.percentiles import predict

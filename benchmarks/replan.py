@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 from service_process import ServiceProcess, running_process
 
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
 
 CLUSTERS = ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200")
 NODES = 2

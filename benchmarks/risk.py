@@ -16,14 +16,14 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.presets import REQUESTS
+from meshwright.app.base.solving import solve_here
 from meshwright.app.requests.files import read_request
-from meshwright.app.solving import solve_here
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK, MAX_RISK
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.full_space import full_request
 

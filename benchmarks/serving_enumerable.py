@@ -15,13 +15,13 @@ import time
 from collections import Counter
 from dataclasses import replace
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload, Slo
@@ -31,7 +31,7 @@ from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.forms.pools import pools
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.serving.workers import simulation
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 
 MODELS = ("llama-3.1-8b", "qwen3-32b", "qwen3-30b-a3b", "gpt-oss-20b", "llama-3.1-70b")

@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean
 
-from meshwright.app.validation.serving.calibration import figures
-from meshwright.app.validation.serving.deployment import Deployment, deployment
-from meshwright.app.validation.serving.drafts import Drafts
-from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.regimes import regime
-from meshwright.app.validation.serving.replay import default_constants
-from meshwright.app.validation.serving.report import ScoredPoint
-from meshwright.app.validation.serving.rows import MeasuredPoint
-from meshwright.app.validation.unpredicted import NotPredictedError
-from meshwright.costmodels.fitting.latencies import FEWEST_POINTS, LatencyPoint, fitted_outside_s, fitted_spreads
+from benchmarks.serving_regimes import regime
+from meshwright.app.evidence.serving.calibration import figures
+from meshwright.app.evidence.serving.deployment import Deployment, Drafts, deployment
+from meshwright.app.evidence.serving.recipes import EngineName
+from meshwright.app.evidence.serving.replay import default_constants
+from meshwright.app.evidence.serving.report import ScoredPoint
+from meshwright.app.evidence.serving.rows import MeasuredPoint
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.costmodels.fitting.calibration import FEWEST_POINTS, LatencyPoint, fitted_outside_s, fitted_spreads
 from meshwright.costmodels.serving.latency_law import HOST_STEP_SIGMA_S, OUTSIDE_SIGMA_S, LatencyLaw
 
 TRIED_S = tuple(0.01 * step for step in range(31))

@@ -25,9 +25,9 @@ import httpx
 from sqlalchemy import Engine, inspect, text
 
 from benchmarks.service_process import MESHWRIGHT, running_process
-from meshwright.app.db.engine import is_sqlite, open_engine, reading
-from meshwright.app.jobs.engine import QueueClient
-from meshwright.app.worker.retention import Retention
+from meshwright.app.service.engine import QueueClient
+from meshwright.app.service.worker import Retention
+from meshwright.app.store.engine import is_sqlite, open_engine, reading
 from tests.crash.databases import postgresql_cluster, sqlite_file
 from tests.integration.calibrations.test_service import fitted
 from tests.support.requests_given import training

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType
 from meshwright.costmodels.hardware import device, node_type
 from meshwright.costmodels.pipeline import Schedule
@@ -22,7 +22,7 @@ from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 
 SETTINGS = [(8, 48), (4, 96)]
 """tp and stages."""

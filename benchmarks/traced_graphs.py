@@ -10,14 +10,14 @@ import json
 import time
 from pathlib import Path
 
-from meshwright.app import catalog
-from meshwright.app.importers.traced.model import read_traced_graph
+from meshwright.app.models import catalog
+from meshwright.app.models.traced.model import read_traced_graph
 from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import resolve_request
 from meshwright.solver.sharding_problem.work import NoLimit
 from meshwright.solver.strategies.device_mesh import device_mesh
-from meshwright.solver.strategies.folding import Ties
 from meshwright.solver.strategies.model import shard_model
+from meshwright.solver.strategies.operator_graph import Ties
 from tests.unit.app.importers.traced_models import DEEP, TRACES
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from full_search import request
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress, never_stop

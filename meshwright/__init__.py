@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         transformer,
     )
     from meshwright._calls import Progress, explain, export, plan, predict, read_plan, simulate, validate
-    from meshwright.app.errors import DocumentError, FieldError, MissingExtraError
+    from meshwright.app.base.errors import DocumentError, FieldError, MissingExtraError
     from meshwright.costmodels.errors import (
         ClusterError,
         ExportError,
@@ -68,7 +68,7 @@ _HOMES = {
         "transformer",
     ),
     "_calls": ("Progress", "explain", "export", "plan", "predict", "read_plan", "simulate", "validate"),
-    "app.errors": ("DocumentError", "FieldError", "MissingExtraError"),
+    "app.base.errors": ("DocumentError", "FieldError", "MissingExtraError"),
     "costmodels.errors": (
         "ClusterError",
         "ExportError",
@@ -134,7 +134,7 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name == "__version__":
-        from meshwright.app.version import installed_version
+        from meshwright.app.base.version import installed_version
 
         return installed_version()
     for home, names in _HOMES.items():

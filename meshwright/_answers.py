@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Literal
 from meshwright._asked import Request
 from meshwright._documents import FileName
 from meshwright._frames import frame
-from meshwright.app.documents.output_files import write_output
-from meshwright.app.plans.documents import answer_document
-from meshwright.app.plans.rows import interval_rows, stage_rows
-from meshwright.app.quoting import json_text
+from meshwright.app.base.output_files import write_output
+from meshwright.app.base.quoting import json_text
+from meshwright.app.requests.plan_documents import answer_document
+from meshwright.app.store.plans import interval_rows, stage_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshwright.app.explaining.explanation import Explanation as Explained
-    from meshwright.app.exporters.export import Export
-    from meshwright.app.validation.tables import TableReport
+    from meshwright.app.evidence.tables import TableReport
+    from meshwright.app.launching.exporters.export import Export
+    from meshwright.app.service.explaining.explanation import Explanation as Explained
     from meshwright.solver.serving.workers.simulation import ServingSimulation
 
 PlanRows = Literal["stages", "summary", "frontier", "runners_up"]
@@ -126,8 +126,8 @@ class Plan:
 
     def page(self, *, full: bool = True) -> str:
         """Return the page that ``meshwright plan --full`` prints, or, not ``full``, what ``meshwright plan`` does."""
+        from meshwright.app.base.console import page_console
         from meshwright.app.cli.pages.plan_page import NextStep, print_plan
-        from meshwright.app.text.console import page_console
 
         text = io.StringIO()
         print_plan(page_console(text), self._answered.plan, self._answered.request, NextStep("", None), full=full)
@@ -141,7 +141,7 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Return the page in a frame of its own, for notebooks: its style touches nothing else there."""
-        from meshwright.app.quoting import html_attribute
+        from meshwright.app.base.quoting import html_attribute
 
         return f'<iframe sandbox srcdoc="{html_attribute(self.to_html())}" style="width:100%;height:640px;border:0"></iframe>'
 
@@ -187,7 +187,7 @@ class Simulation:
     @property
     def document(self) -> dict[str, Any]:
         """The ``meshwright.simulation/1`` document: percentiles, and queue and utilisation over time; times in seconds."""
-        from meshwright.app.plans.simulations import simulation_document
+        from meshwright.app.service.load import simulation_document
 
         return simulation_document(self._simulated)
 
@@ -239,7 +239,7 @@ class Explanation:
     @property
     def document(self) -> dict[str, Any]:
         """The ``meshwright.explanation/1`` document, with every flag and what became of it."""
-        from meshwright.app.explaining.document import explanation_document
+        from meshwright.app.service.explaining.document import explanation_document
 
         return explanation_document(self._found)
 
@@ -281,19 +281,19 @@ class Launch:
     @property
     def document(self) -> dict[str, Any]:
         """The ``meshwright.export/1`` document."""
-        from meshwright.app.exporters.launch import export_document
+        from meshwright.app.launching.exporters.launch import export_document
 
         return export_document(self._export)
 
     def script(self) -> str:
         """Return a shell script that writes the files where it runs, and launches the plan."""
-        from meshwright.app.exporters.launch import script
+        from meshwright.app.launching.exporters.launch import script
 
         return script(self._export)
 
     def write(self, folder: FileName) -> tuple[Path, ...]:
         """Write the files and a script ``launch.sh`` into a folder, and return their paths; raises PlanFileError."""
-        from meshwright.app.exporters.launch import write_export
+        from meshwright.app.launching.exporters.launch import write_export
 
         return tuple(write_export(self._export, Path(folder)))
 
@@ -310,14 +310,14 @@ class Validation:
     @property
     def rows(self) -> int:
         """Rows of the table that could be predicted."""
-        from meshwright.app.validation.tables import predicted_rows
+        from meshwright.app.evidence.tables import predicted_rows
 
         return predicted_rows(self._report)
 
     @property
     def document(self) -> dict[str, Any]:
         """The document that ``meshwright validate --json`` prints."""
-        from meshwright.app.validation.tables import table_document
+        from meshwright.app.evidence.tables import table_document
 
         return table_document(self._report)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from meshwright.app.plans.keyed import keyed_request
+from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.resolve import request_document
 from meshwright.solver.problem.request import PlanRequest
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from meshwright._asked import Cluster, Model, Node, Request, Workload
 from meshwright._documents import FileName, absolute, plain_object
-from meshwright.app import catalog
-from meshwright.app.documents.records import read_record, to_document
-from meshwright.app.errors import at_field
+from meshwright.app.base.errors import at_field
+from meshwright.app.base.records import read_record, to_document
+from meshwright.app.models import catalog
 from meshwright.app.requests.document import ServingSource
 from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.files import read_request as read_request_file

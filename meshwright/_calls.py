@@ -11,10 +11,10 @@ from meshwright._answers import Explanation, Launch, Plan, Simulation, Validatio
 from meshwright._asked import Request
 from meshwright._building import read_request
 from meshwright._documents import FileName, absolute, plain_object
-from meshwright.app.plans.documents import read_plan as read_plan_alone
-from meshwright.app.plans.documents import read_plan_document
+from meshwright.app.base.solving import predict_here, solve_here
 from meshwright.app.requests.files import read_document
-from meshwright.app.solving import predict_here, solve_here
+from meshwright.app.requests.plan_documents import read_plan as read_plan_alone
+from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.solver import control
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.answer.plan import Plan as SolverPlan
@@ -79,7 +79,7 @@ def export(plan: PlanLike, to: str) -> Launch:
 
     Raises ExportError for an unknown launcher or a plan that it can't start, InfeasibleError for an answer without a plan.
     """
-    from meshwright.app.exporters.launch import launch
+    from meshwright.app.launching.exporters.launch import launch
 
     given = plan if isinstance(plan, Plan) else read_plan(plan)
     return Launch(launch(given._answered, to))
@@ -112,10 +112,10 @@ def explain(
 
     Raises InvalidInputError for a command that can't be read, and for what neither it nor an option says.
     """
-    from meshwright.app.explaining.explain import asked_of, explained, with_better
-    from meshwright.app.explaining.launch_files import LaunchFiles
     from meshwright.app.requests.files import given_request
-    from meshwright.app.ways_in.one_line import OneLine
+    from meshwright.app.requests.one_line import OneLine
+    from meshwright.app.service.explaining.explain import asked_of, explained, with_better
+    from meshwright.app.service.explaining.launch_files import LaunchFiles
 
     options = {
         "gpus": gpus,
@@ -146,7 +146,7 @@ def validate(
     the table. ``models`` is a folder of config files in which the models of serving points are looked up before the catalogue.
     Raises InvalidInputError for a file that is no such table.
     """
-    from meshwright.app.validation.tables import validate_table
+    from meshwright.app.evidence.tables import validate_table
 
     mapping = None if sources is None else Path(absolute(sources))
     folder = None if models is None else Path(absolute(models))

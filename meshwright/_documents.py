@@ -7,7 +7,7 @@ from enum import Enum
 from os import PathLike, fspath
 from pathlib import Path
 
-from meshwright.app.errors import short_text
+from meshwright.app.base.errors import short_text
 from meshwright.costmodels.errors import InvalidInputError
 
 FileName = str | PathLike[str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.errors import MissingExtraError
-from meshwright.app.plans.rows import flat
+from meshwright.app.base.errors import MissingExtraError
+from meshwright.app.store.plans import flat
 
 if TYPE_CHECKING:
     import pandas as pd

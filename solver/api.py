@@ -28,7 +28,7 @@ from meshwright.solver.serving.changes import (
     surer_targets,
 )
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
-from meshwright.solver.serving.no_plan import infeasible_serving
+from meshwright.solver.serving.planning import infeasible_serving
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
 from meshwright.solver.suggestions import SERVING_WORK, TRAINING_WORK, solved_suggestions, surer_suggestions
 from meshwright.solver.training.explain import Explanation
@@ -45,7 +45,7 @@ from meshwright.solver.training.report.changes import (
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
 from meshwright.solver.training.report.slo import slo_reason
 from meshwright.solver.training.report.trials import Trial, training_trials
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 
 SECONDS = "s"
 """The unit of reasons that are targets of time."""

@@ -17,10 +17,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.internal.conjecture import providers as hypothesis_providers
 from sqlalchemy import Engine, text
 
-from meshwright.app.db.engine import open_engine, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.schema import metadata
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.store.engine import open_engine, writing
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.tables import metadata
 from tests.crash.databases import postgresql_cluster, postgresql_programs
 from tests.support.command_line import Cli
 from tests.support.compiling import compile_in_turn

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("app", "solver", "costmodels")
 CONTEXT_OF_A_THREAD = {
-    "app/logs.py": "the id of the request that every log line of a thread belongs to, whoever writes it",
+    "app/base/logs.py": "the id of the request that every log line of a thread belongs to, whoever writes it",
     "costmodels/calibration/calibration.py": "the documents of a request's own calibrations, which devices name",
 }
 """Modules that keep a value beside the arguments of calls, and which."""

@@ -7,13 +7,25 @@ from typing import Annotated
 
 import typer
 
+from meshwright.app.base.output_files import check_output
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.line_options import LineOptions, with_line_options
-from meshwright.app.cli.options import AsJson, FullPage, output_file, output_file_or_folder
-from meshwright.app.cli.picture_options import CsvFile, FrontierFile, HtmlFile, MapFile, MemoryFile, TimelineFile, TraceFile
+from meshwright.app.cli.options import (
+    AsJson,
+    CsvFile,
+    FrontierFile,
+    FullPage,
+    HtmlFile,
+    LineOptions,
+    MapFile,
+    MemoryFile,
+    TimelineFile,
+    TraceFile,
+    output_file,
+    output_file_or_folder,
+    with_line_options,
+)
 from meshwright.app.cli.plans import Calibrations, ExplainOption
-from meshwright.app.documents.output_files import check_output
 
 RequestOrModel = Annotated[
     str,
@@ -86,7 +98,7 @@ def plan(
     document, calibrations = line_document(asked, download=line.download), tuple(calibration or ())
     command = PlanCommand(document, asked.words, file, store, output, calibrations, explain, scope, runs, pictures)
     if trials is not None or next_trial:
-        from meshwright.app.cli.commands.trying import run_trials
+        from meshwright.app.cli.commands.one_line import run_trials
 
         return run_trials(command, None if next_trial else trials, file, environment_settings())
     if file is not None:

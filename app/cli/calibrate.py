@@ -51,7 +51,7 @@ def profile(
 ) -> int:
     """Measure kernels and collectives with PyTorch on this machine."""
     from meshwright.app.cli.commands.calibrating import ProfileCommand, run_profile
-    from meshwright.app.measuring.profile_shapes import Backend
+    from meshwright.app.evidence.measuring.profiling import Backend
 
     return run_profile(ProfileCommand(key, file, Backend(backend.value), tuple(kind or ()), ranks, threads, repeat_ms))
 

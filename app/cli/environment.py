@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from meshwright.app.settings import Settings, read_settings
+from meshwright.app.base.settings import Settings, read_settings
 
 
 def environment_settings() -> Settings:
     """Return the settings of the environment; logging starts with them."""
-    from meshwright.app.logs import start_logging
+    from meshwright.app.base.logs import start_logging
 
     settings = read_settings()
     start_logging(settings.log_level, settings.log_format)

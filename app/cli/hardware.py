@@ -58,8 +58,8 @@ def add_hardware(
     ] = None,
 ) -> int:
     """Keep a device of your own by its data sheet, to be named in requests, and say what is borrowed for it."""
-    from meshwright.app.cli.commands.adding_hardware import run_add
-    from meshwright.app.ways_in.own_hardware import DataSheet
+    from meshwright.app.cli.commands.hardware import run_add
+    from meshwright.app.requests.own_hardware import DataSheet
 
     required = {"memory": memory, "bandwidth": bandwidth, "bf16": bf16, "fabric": fabric, "network": network}
     sheet = DataSheet(

@@ -9,7 +9,8 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, input_path, output_file, output_folder_of_many
+from meshwright.app.cli.options import AsJson, LineOptions, input_path, output_file, output_folder_of_many, with_line_options
+from meshwright.app.evidence.logs.writers import LogWriter
 
 
 @exits
@@ -93,3 +94,80 @@ def replan(
     act = Act.PREVIEW if dry_run else Act.START
     output = Output.JSON if as_json else Output.PAGE
     return run_replan(ReplanCommand(cluster, model, calibration, act, output), environment_settings())
+
+
+# The command line of ``explain``: a launch command that exists already.
+
+
+@exits
+@with_line_options
+def explain(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE | FOLDER | -- COMMAND",
+            help="File with a launch command or a launcher's configuration, folder with both, or -- and the command itself.",
+        ),
+    ] = None,
+    *,
+    line: LineOptions,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="MODEL", help="The model, where the command's is another name of it.")
+    ] = None,
+    as_given: Annotated[bool, typer.Option("--as-given", help="Do not look for a better plan.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a launch command does: whether it starts and fits, how fast it is, and what plan is better."""
+    from meshwright.app.cli.commands.explaining import ExplainCommand, run_explain
+    from meshwright.app.cli.commands.planning import Output
+
+    output = Output.JSON if as_json else Output.PAGE
+    asked = ExplainCommand(command or [], line.of_model(model or ""), output, search=not as_given)
+    return run_explain(asked, environment_settings())
+
+
+# The command line of ``observe``: what was measured when a plan ran.
+
+
+@exits
+def observe(
+    plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
+    step_time: Annotated[
+        str | None, typer.Option("--step-time", metavar="TIME", help="Training: time of a step: 7.1s.")
+    ] = None,
+    peak_memory: Annotated[
+        str | None, typer.Option("--peak-memory", metavar="SIZE", help="Peak of the fullest device, reserved: 71GiB.")
+    ] = None,
+    out_of_memory: Annotated[bool, typer.Option("--out-of-memory", help="It ran out of memory.")] = False,
+    tokens_per_s: Annotated[
+        str | None, typer.Option("--tokens-per-s", metavar="RATE", help="Serving: tokens generated a second.")
+    ] = None,
+    ttft_p95: Annotated[
+        str | None, typer.Option("--ttft-p95", metavar="TIME", help="Serving: P95 time to first token.")
+    ] = None,
+    tpot_p95: Annotated[
+        str | None, typer.Option("--tpot-p95", metavar="TIME", help="Serving: P95 time per output token.")
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log", metavar="FILE", parser=input_path, help="Log of the run, or JSON of a serving benchmark, instead."
+        ),
+    ] = None,
+    log_format: Annotated[
+        LogWriter | None, typer.Option("--log-format", help="The log's writer, if not to be found out.")
+    ] = None,
+    software: Annotated[str, typer.Option("--software", metavar="TEXT", help="Versions that it ran with.")] = "",
+    label: Annotated[str, typer.Option("--label", metavar="TEXT", help="Words that tell runs with equal figures apart.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be stored; store nothing.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Store what was measured when a plan ran."""
+    from meshwright.app.cli.commands.explaining import Given, ObserveCommand, run_observe
+    from meshwright.app.cli.commands.planning import Output
+
+    given = Given(step_time, peak_memory, tokens_per_s, ttft_p95, tpot_p95, out_of_memory=out_of_memory)
+    command = ObserveCommand(
+        plan_source, given, log, log_format, software, label, Output.JSON if as_json else Output.PAGE, dry_run=dry_run
+    )
+    return run_observe(command, environment_settings())

@@ -108,7 +108,7 @@ def diff(
     as_json: AsJson = False,
 ) -> int:
     """Say which bytes move between devices to go from one training plan to another."""
-    from meshwright.app.cli.commands.diffing import run_diff
+    from meshwright.app.cli.commands.exporting import run_diff
     from meshwright.app.cli.commands.planning import Output
 
     return run_diff(old, new, tuple(lost or ()), Output.JSON if as_json else Output.PAGE, environment_settings())
@@ -143,7 +143,7 @@ def shard(
     """Choose one sharding strategy per operator, of a problem file or of a request's model."""
     from meshwright.app.cli.commands.planning import Output
     from meshwright.app.cli.commands.sharding import ShardCommand, run_shard_command
-    from meshwright.solver.strategies.folding import Ties
+    from meshwright.solver.strategies.operator_graph import Ties
 
     output = Output.JSON if as_json else Output.PAGE
     tied = Ties(ties.value.replace("-", "_"))

@@ -72,7 +72,7 @@ class PlanItem(pytest.Item):
     def runtest(self) -> None:
         """Raise PlanRegressionError with message, cause and fix of every error."""
         plan = _plan_of(_report(self.config, self._folder), self._plan_name)
-        from meshwright.app.quoting import terminal_line
+        from meshwright.app.base.quoting import terminal_line
 
         if not plan.passed:
             raise PlanRegressionError("\n".join(terminal_line(str(f)) for f in plan.findings if f.severity.value == "error"))
@@ -93,12 +93,12 @@ _reports = pytest.StashKey[dict[Path, "CheckReport"]]()
 
 def _report(config: pytest.Config, folder: Path) -> CheckReport:
     """The report of a folder, made once in a session."""
+    from meshwright.app.base.settings import read_settings
     from meshwright.app.cli.commands.exits import say
     from meshwright.app.cli.commands.stored_plans import open_store
-    from meshwright.app.jobs.sandbox import ChildSolver
     from meshwright.app.regression.check import check_folder
     from meshwright.app.regression.planning import LocalPlanner, available_cores
-    from meshwright.app.settings import read_settings
+    from meshwright.app.service.sandbox import ChildSolver
 
     reports = config.stash.setdefault(_reports, {})
     if folder not in reports:

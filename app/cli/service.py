@@ -8,6 +8,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
+from meshwright.app.cli.options import AsJson, group_of
 
 
 @exits
@@ -51,6 +52,106 @@ def worker(
     with_parent: Annotated[bool, typer.Option("--with-parent", help="End with the process that started it.")] = False,
 ) -> int:
     """Solve the jobs of a service until told to stop."""
-    from meshwright.app.cli.commands.working import Life, run_worker
+    from meshwright.app.cli.commands.operating import Life, run_worker
 
     return run_worker(name, Life.PARENTS if with_parent else Life.OWN, environment_settings())
+
+
+# The command line of ``keys``; ``app.cli.main`` holds it.
+
+keys = group_of("keys", purpose="Make and end the API keys of the service.")
+
+Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Prefix of the key, as 'keys list' shows it.")]
+
+
+@keys.command("create")
+@exits
+def create_key(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
+    scopes: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="What it may do; can be given several times.")],
+    tenant: Annotated[str, typer.Option(help="Whose plans it sees.")] = "default",
+    days: Annotated[int | None, typer.Option(metavar="N", help="Days until it expires; without it, never.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make an API key and print it, this once."""
+    from meshwright.app.cli.commands.secrets import read_scopes, run_create_key
+    from meshwright.app.edge.keys import KeyWish
+
+    return run_create_key(KeyWish(tenant, name, read_scopes(scopes), days), environment_settings(), as_json=as_json)
+
+
+@keys.command("list")
+@exits
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List API keys; their text is not among what is kept."""
+    from meshwright.app.cli.commands.secrets import run_list_keys
+
+    return run_list_keys(tenant, environment_settings(), as_json=as_json)
+
+
+@keys.command("rotate")
+@exits
+def rotate_key(
+    prefix: Prefix,
+    grace_hours: Annotated[int, typer.Option(min=0, max=720, metavar="N", help="Hours that the old key still holds.")] = 24,
+    as_json: AsJson = False,
+) -> int:
+    """Make a key in place of another, and print it."""
+    from meshwright.app.cli.commands.secrets import run_rotate_key
+
+    return run_rotate_key(prefix, grace_hours=grace_hours, settings=environment_settings(), as_json=as_json)
+
+
+@keys.command("revoke")
+@exits
+def revoke_key(prefix: Prefix) -> int:
+    """Refuse an API key from now on."""
+    from meshwright.app.cli.commands.secrets import run_revoke_key
+
+    return run_revoke_key(prefix, environment_settings())
+
+
+# The command line of ``webhooks``; ``app.cli.main`` holds it.
+
+webhooks = group_of("webhooks", purpose="Make and end the secrets that webhook calls are signed with.")
+
+
+@webhooks.command("rotate")
+@exits
+def rotate_secret(
+    tenant: Annotated[str, typer.Option(help="Whose calls it signs.")] = "default",
+    grace_hours: Annotated[
+        int, typer.Option(min=0, max=720, metavar="N", help="Hours that the old one still signs; 0 ends all others.")
+    ] = 24,
+    as_json: AsJson = False,
+) -> int:
+    """Make a tenant's secret, or one in place of its last, and print it, this once."""
+    from meshwright.app.cli.commands.secrets import run_rotate_secret
+
+    return run_rotate_secret(tenant, grace_hours=grace_hours, settings=environment_settings(), as_json=as_json)
+
+
+@webhooks.command("list")
+@exits
+def list_secrets(
+    tenant: Annotated[str | None, typer.Option(help="Only secrets of this tenant.")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """List webhook secrets; their text is not among what is kept."""
+    from meshwright.app.cli.commands.secrets import run_list_secrets
+
+    return run_list_secrets(tenant, environment_settings(), as_json=as_json)
+
+
+@webhooks.command("end")
+@exits
+def end_secret(
+    secret_id: Annotated[str, typer.Argument(metavar="ID", help="Identifier of the secret, as 'webhooks list' shows it.")],
+) -> int:
+    """Sign nothing with a secret from now on."""
+    from meshwright.app.cli.commands.secrets import run_end_secret
+
+    return run_end_secret(secret_id, environment_settings())

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from meshwright.app.importers.iopddl import read_sharding_problem
-from meshwright.costmodels.errors import InvalidInputError
+from meshwright.app.models.iopddl import read_sharding_problem
+from meshwright.costmodels.calibration.calibration import calibrations_in_force
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import InvalidInputError, WorkloadError
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.sharding_problem.problem import ShardingProblem
 from meshwright.solver.sharding_problem.solve import ShardingAnswer, Status, solve
 from meshwright.solver.sharding_problem.work import WorkLimit, WorkStop
+from meshwright.solver.strategies.communication import communication
+from meshwright.solver.strategies.device_mesh import device_mesh
+from meshwright.solver.strategies.graph_costs import Choice, GraphCosts
+from meshwright.solver.strategies.model import ModelSharding, shard_model
+from meshwright.solver.strategies.operator_graph import Ties
 
 _RESERVE_CPU_S, _RESERVE_SHARE = 1.0, 0.04
 """Kept back for the interpreter's start and exit and for the last step to notice the deadline: processor time, and a share
@@ -101,3 +111,132 @@ def stop_rule(started_s: float, time_limit_s: float | None, work_limit: float | 
     if not time_limit_s > 0:
         raise InvalidInputError("a time limit must be positive", given=time_limit_s, allowed="seconds above 0")
     return Deadline(started_s, time.process_time(), started_s + time_limit_s)
+
+
+# The work of ``meshwright shard --model``: the operators of a request's model sharded over a mesh, the answer as a dict.
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShardingQuestion:
+    """Options of ``shard --model``; ``mesh`` is empty for nodes x devices of a node."""
+
+    request: PlanRequest
+    mesh: Mapping[str, int]
+    ties: Ties
+    time_limit_s: float | None
+    work_limit: float | None
+    seed: int
+
+
+def run_model_sharding(question: ModelShardingQuestion) -> Json:
+    """The best sharding with its certificate, figures, strategies and communication.
+
+    Raises InvalidInputError for a mesh that the cluster doesn't have or a request that can't be sharded so.
+    """
+    request = question.request
+    if not isinstance(request, TrainingRequest):
+        raise WorkloadError("sharding a model needs a training workload", given=request.workload.kind, allowed="training")
+    with calibrations_in_force(request.calibrations):
+        return _answer(question, request)
+
+
+def _answer(question: ModelShardingQuestion, request: TrainingRequest) -> Json:
+    started_s = time.monotonic()
+    degrees = question.mesh or default_mesh(request.cluster)
+    found = shard_model(
+        request,
+        device_mesh(request.cluster, degrees),
+        ties=question.ties,
+        stop=stop_rule(started_s, question.time_limit_s, question.work_limit),
+        seed=question.seed,
+    )
+    return {
+        "name": request.model.name,
+        "mesh": dict(degrees),
+        "status": found.status.value,
+        "feasible": found.status in (Status.OPTIMAL, Status.FEASIBLE),
+        "step_time_s": None if found.best is None else found.best.step_s,
+        "bound_s": found.bound_s,
+        "gap": found.gap,
+        "microbatches": found.microbatches,
+        "peak_memory_bytes": None if found.best is None else found.best.peak_bytes,
+        "memory_limit_bytes": found.memory_bytes,
+        "least_peak_bytes": found.least_peak_bytes,
+        **_details(found),
+        "seconds": round(time.monotonic() - started_s, 3),
+    }
+
+
+def parse_mesh(text: str | None) -> dict[str, int]:
+    """Axes from outer to inner of "data=8,tensor=8"; empty without text."""
+    degrees: dict[str, int] = {}
+    for part in (text or "").split(",") if text else ():
+        name, _, size = part.strip().partition("=")
+        if not name or not size.isdecimal() or name in degrees or int(size) < 1:
+            raise InvalidInputError(
+                "this mesh can't be read", given=text, allowed="NAME=SIZE,NAME=SIZE,... from outer to inner, names distinct"
+            )
+        degrees[name] = int(size)
+    return degrees
+
+
+def default_mesh(cluster: Cluster) -> dict[str, int]:
+    """Nodes and the devices of a node; one axis where either is one."""
+    inner = cluster.groups[0].node.devices_per_node
+    degrees = {"node": cluster.n_devices // inner, "device": inner}
+    return {name: size for name, size in degrees.items() if size > 1} or {"device": 1}
+
+
+def _details(found: ModelSharding) -> Json:
+    if found.best is None or found.costs is None or found.best.choices is None:
+        return {"classes": None, "operators": [], "communication": []}
+    costs, choices = found.costs, found.best.choices
+    return {
+        "classes": len(choices),
+        "operators": [_operator(costs, index, choice) for index, choice in enumerate(choices)],
+        "communication": _sent(costs, choices),
+    }
+
+
+def _operator(costs: GraphCosts, index: int, choice: Choice) -> Json:
+    priced, members = costs.of_class(index), costs.folding.members[index]
+    names = priced.placed.name(priced.assignments[choice.assignment])
+    axes = [axis.name for axis in costs.mesh.axes]
+    return {
+        "block": costs.graph.nodes[members[0]].block,
+        "operator": costs.graph.nodes[members[0]].operator.name,
+        "layers": _ranges([costs.graph.nodes[node].layer for node in members]),
+        "count": len(members),
+        "axes": dict(zip(axes, names, strict=True)),
+        "weights_split_over": [axes[axis] for axis in priced.storages[choice.storage].axes],
+    }
+
+
+def _ranges(layers: list[int]) -> list[list[int]]:
+    """[first, last] of each run of neighbours."""
+    distinct = sorted(set(layers))
+    runs = [[layer for _, layer in run] for _, run in groupby(enumerate(distinct), key=lambda pair: pair[1] - pair[0])]
+    return [[run[0], run[-1]] for run in runs]
+
+
+def _sent(costs: GraphCosts, choices: tuple[Choice, ...]) -> list[Json]:
+    """Return the bytes that each device sends in a step, by purpose, phase, collective and axes."""
+    totals: dict[tuple[str, str, str, tuple[str, ...]], list[float]] = {}
+    for sent in communication(costs, choices):
+        total = totals.setdefault((sent.purpose.value, sent.phase.value, sent.collective.value, sent.axes), [0.0, 0.0])
+        total[0] += sent.bytes_sent
+        total[1] += sent.seconds
+    return [
+        {
+            "purpose": purpose,
+            "phase": phase,
+            "collective": collective,
+            "axes": list(axes),
+            "bytes_sent": bytes_sent,
+            "seconds": seconds,
+        }
+        for (purpose, phase, collective, axes), (bytes_sent, seconds) in sorted(totals.items(), key=lambda item: -item[1][0])
+        if bytes_sent > 0
+    ]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from meshwright.app.base.figures import significant
+from meshwright.app.base.quoting import html_text
 from meshwright.app.pictures.svg import WIDTH, circle, drawing, legend, rectangle, words
-from meshwright.app.quoting import html_text
-from meshwright.app.text.figures import significant
 
 _LEFT, _RIGHT, _TOP, _HEIGHT = 90, 40, 28, 260
 _INSIDE = WIDTH - _LEFT - _RIGHT

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from meshwright.app.base.figures import gib, memory_kinds, percent, seconds, significant
 from meshwright.app.pictures.charts import Axis, Point, Series, Start, bar_rows, line_chart
 from meshwright.app.pictures.step_timeline import StageTimeline, TimelineSlice, Work, step_timeline
 from meshwright.app.pictures.svg import LEFT, WIDTH, drawing, legend, rectangle, words
 from meshwright.app.pictures.trace import no_timeline
-from meshwright.app.text.figures import gib, percent, seconds, significant
-from meshwright.app.text.memory import memory_kinds
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.frontier import Interactivity
 from meshwright.solver.answer.layouts import ByGroup, OfWorkers, Stagewise, Uniform

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from meshwright.app.documents.output_files import OutputFile, write_outputs
+from meshwright.app.base.output_files import OutputFile, write_outputs
+from meshwright.app.base.quoting import csv_text
 from meshwright.app.pictures.drawings import frontier_drawing, memory_drawing, timeline_drawing
 from meshwright.app.pictures.page import plan_page
 from meshwright.app.pictures.rank_map import map_drawing
 from meshwright.app.pictures.trace import trace_text
-from meshwright.app.plans.documents import answer_document
-from meshwright.app.plans.rows import flat, stage_rows
-from meshwright.app.quoting import csv_text
+from meshwright.app.requests.plan_documents import answer_document
+from meshwright.app.store.plans import flat, stage_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.request import PlanRequest, ServingRequest

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from meshwright.app.exporters import export, startable_by
+from meshwright.app.base.figures import (
+    axes,
+    counted,
+    gib,
+    number_range,
+    percent,
+    ranks_of,
+    seconds,
+    significant,
+    speed_in_words,
+)
+from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words
+from meshwright.app.base.quoting import html_lines, html_text
+from meshwright.app.launching.exporters import export, startable_by
 from meshwright.app.pictures.drawings import (
     breakdown_drawing,
     frontier_drawing,
@@ -14,20 +27,14 @@ from meshwright.app.pictures.drawings import (
     timeline_drawing,
 )
 from meshwright.app.pictures.rank_map import map_drawing
-from meshwright.app.pictures.shardings import sharding_tables
 from meshwright.app.pictures.step_timeline import step_timeline
-from meshwright.app.pictures.tables import plain_table, scrolled
-from meshwright.app.quoting import html_lines, html_text
-from meshwright.app.text.certificate import certificate_in_words
-from meshwright.app.text.equals import equals_in_words
-from meshwright.app.text.figures import axes, counted, gib, percent, ranks_of, seconds, significant
-from meshwright.app.text.load import load_in_words
-from meshwright.app.text.speed import speed_in_words
 from meshwright.solver.answer.frontier import FrontierPoint
+from meshwright.solver.answer.layouts import ByGroup, Pipelines, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.answer.stage import Stage
+from meshwright.solver.answer.stage import OperatorSharding, Stage
+from meshwright.solver.blocks.tp_strategies import REPLICATE
 from meshwright.solver.problem.launchers.table import launcher_of
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
 
@@ -216,3 +223,67 @@ def _paragraph(text: str) -> str:
 def _list(texts: Iterable[str]) -> str:
     lines = "".join(f"<li>{html_text(text)}</li>" for text in texts)
     return f"<ul>{lines}</ul>" if lines else ""
+
+
+# Shardings of a plan's operators over tensor-parallel ranks, a table for stages that are alike.
+
+MOST_ROWS = 200
+"""Operators of a table; the plan document has all."""
+
+
+def sharding_tables(plan: Plan) -> Iterator[str]:
+    """Yield the heading and tables of a training plan whose operators are sharded; nothing of others."""
+    tables = [_table(name, shardings, tp) for name, shardings, tp in _parts(plan) if tp > 1 and shardings]
+    if tables:
+        yield f"<h2>How operators are sharded</h2>{''.join(tables)}"
+
+
+def _parts(plan: Plan) -> Iterator[tuple[str, Sequence[OperatorSharding], int]]:
+    match plan.layout:
+        case Uniform(pipelines=pipelines) | Stagewise(pipelines=pipelines):
+            yield from _of_pipelines(pipelines, "")
+        case ByGroup(groups=groups):
+            for each in groups:
+                yield from _of_pipelines(each.pipelines, f"{each.group}: ")
+        case _:
+            return
+
+
+def _of_pipelines(pipelines: Pipelines, group: str) -> Iterator[tuple[str, Sequence[OperatorSharding], int]]:
+    alike: dict[tuple[tuple[OperatorSharding, ...], int], list[int]] = {}
+    for number, stage in enumerate(pipelines.stages):
+        alike.setdefault((stage.shardings or pipelines.shardings, stage.axes.tp), []).append(number)
+    for (shardings, tp), numbers in alike.items():
+        stages = "all stages" if len(alike) == 1 else f"stages {', '.join(map(str, numbers))}"
+        if len(alike) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+            stages = f"stages {number_range(numbers)}" if len(numbers) > 1 else f"stage {numbers[0]}"
+        yield f"{group}{stages}, over tp {tp}", shardings, tp
+
+
+def _table(name: str, shardings: Sequence[OperatorSharding], tp: int) -> str:
+    rows = [
+        (html_text(each.block), html_text(each.operator), html_text(_in_words(each.strategy, tp)))
+        for each in shardings[:MOST_ROWS]
+    ]
+    left = len(shardings) - len(rows)
+    more = f"<p>{left} more in the plan document</p>" if left > 0 else ""
+    return f"<p>{html_text(name)}</p>{plain_table(name, ('block', 'operator', 'sharding'), rows)}{more}"
+
+
+def _in_words(strategy: str, tp: int) -> str:
+    return "whole on every rank" if strategy == REPLICATE else f"{strategy} split {tp} ways"
+
+
+# Tables of pages: they scroll sideways, by keyboard too.
+
+
+def plain_table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table; its name and heads are text, cells are HTML."""
+    head = "".join(f'<th scope="col">{html_text(text)}</th>' for text in heads)
+    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"{scrolled(name)}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
+
+
+def scrolled(name: str, look: str = "") -> str:
+    """Return the opening of a place that scrolls sideways; ``name`` is text and is read to who doesn't see it."""
+    return f'<div class="{f"scroll {look}".strip()}" tabindex="0" role="region" aria-label="{html_text(name)}">'

@@ -11,17 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshwright.costmodels.model.token_slice import SliceShares
-from meshwright.costmodels.pipeline import (
-    Durations,
-    PassKind,
-    Program,
-    Schedule,
-    TimedSlot,
-    build,
-    positions_of_ranks,
-    simulate,
-)
+from meshwright.costmodels.model.dims import SliceShares
+from meshwright.costmodels.pipeline import Durations, PassKind, Program, Schedule, TimedSlot, positions_of_ranks, simulate
+from meshwright.costmodels.pipeline.placement import build
 from meshwright.solver.answer.layouts import ByGroup, Pipelines, Stagewise, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.answer.stage import Stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.app.quoting import html_text
+from meshwright.app.base.quoting import html_text
 
 WIDTH = 960
 """Units of a drawing's width; a page scales them to its own."""

@@ -1,1 +1,1 @@
-"""Plans locked in a file and compared in continuous integration. Stored reports are in `app.checks`."""
+"""Plans locked in a file and compared in continuous integration. Stored reports are in `app.store`."""

@@ -3,21 +3,62 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright.app.documents.output_files import check_output, write_output
-from meshwright.app.plans.keyed import KeyedRequest
+from meshwright.app.base.output_files import check_output, write_output
+from meshwright.app.base.quoting import ALLOWED_CHARACTERS, readable
 from meshwright.app.regression.comparison import Planned, compare
-from meshwright.app.regression.discovery import FoundRequest, find_requests
-from meshwright.app.regression.lock import LOCK_NAME, Lock, LockError, accept_command, lock_text, read_lock
+from meshwright.app.regression.lock import LOCK_NAME, Lock, LockError, Policy, accept_command, lock_text, read_lock, read_policy
 from meshwright.app.regression.locked_plan import locked_plan
 from meshwright.app.regression.planning import Planner
-from meshwright.app.regression.policy import Policy, read_policy
 from meshwright.app.regression.report import CheckReport, Finding, FindingRule, PlanCheck, Severity, Verdict, report_of
+from meshwright.app.requests.digests import KeyedRequest, keyed_request
+from meshwright.app.requests.files import read_request
+from meshwright.app.requests.limits import Entry
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
+
+# The requests of a folder: every ``*.plan.yaml`` under it, by its path from there.
+
+REQUEST_PATTERN = "*.plan.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRequest:
+    """A request file: its name in the lock, and the request or why it can't be used."""
+
+    name: str
+    request: KeyedRequest | InvalidInputError
+
+
+def find_requests(folder: Path, locked: Collection[str] = ()) -> tuple[FoundRequest, ...]:
+    """The requests under a folder, hidden folders left out, by name; raises InvalidInputError for what is no folder.
+
+    Names with hidden characters are refused, of files and in them, but not in those that are locked already.
+    """
+    if not folder.is_dir():
+        raise InvalidInputError("there is no such folder", given=str(folder), allowed="a folder with *.plan.yaml files")
+    names = [path.relative_to(folder) for path in folder.rglob(REQUEST_PATTERN) if path.is_file()]
+    visible = sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
+    return tuple(_found(folder, name, Entry.STORED if name in locked else Entry.NEW) for name in visible)
+
+
+def _found(folder: Path, name: str, entry: Entry) -> FoundRequest:
+    if entry is Entry.NEW and readable(name) != name:
+        refused = InvalidInputError(
+            "the file's name has characters that can't be used",
+            given=name,
+            allowed=ALLOWED_CHARACTERS,
+            remedy="give it another name",
+        )
+        return FoundRequest(readable(name), refused)
+    try:
+        return FoundRequest(name, keyed_request(read_request(str(folder / name), entry=entry)))
+    except InvalidInputError as error:
+        return FoundRequest(name, error)
+
 
 Answered = Planned | MeshwrightError
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.app.plans.digest import calibration_files
+from meshwright.app.requests.digests import calibration_files
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.costmodels.version import COST_MODEL_VERSION
 from meshwright.solver.answer.plan import PLAN_SCHEMA

@@ -6,23 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from meshwright.app.base.figures import axes, counted, number_range
 from meshwright.app.regression.inputs import Value, plan_inputs, short_hash
-from meshwright.app.text.figures import axes, counted, number_range
 from meshwright.costmodels.units import STRICT_RECORD
-from meshwright.solver.answer.chosen import unusual_choices
-from meshwright.solver.answer.layouts import (
-    ByGroup,
-    GroupReplicas,
-    Layout,
-    OfWorkers,
-    Pipelines,
-    Replicas,
-    Stagewise,
-)
+from meshwright.solver.answer.arrangement import unusual_choices
+from meshwright.solver.answer.layouts import ByGroup, GroupReplicas, Layout, OfWorkers, Pipelines, Replicas, Stagewise, Workers
 from meshwright.solver.answer.pipeline_plan import leading_pipelines, placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import OperatorSharding, Stage
-from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import TpOverlap
 
 DIGITS = 6

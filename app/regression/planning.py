@@ -13,11 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from meshwright.app.errors import StoreError
-from meshwright.app.plans.documents import read_plan
-from meshwright.app.plans.keyed import KeyedRequest
-from meshwright.app.plans.store import PlanStore
-from meshwright.app.solving import Solver
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.solving import Solver
+from meshwright.app.requests.digests import KeyedRequest
+from meshwright.app.requests.plan_documents import read_plan
+from meshwright.app.store.plans import PlanStore
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status

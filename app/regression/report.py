@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import PurePosixPath
 
-from meshwright.app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
+from meshwright.app.base.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
 from meshwright.app.regression.inputs import InputChange
-from meshwright.app.regression.policy import Policy
+from meshwright.app.regression.lock import Policy
+from meshwright.app.regression.locked_plan import Structure
 from meshwright.costmodels.units import STRICT_RECORD
 
 REPORT_SCHEMA = "meshwright.check/1"
@@ -175,3 +176,44 @@ def exit_code_of(plans: tuple[PlanCheck, ...]) -> int:
     if Verdict.INVALID in verdicts:
         return EXIT_BAD_INPUT
     return EXIT_GOOD if verdicts <= PASSING else EXIT_NO
+
+
+# The differences in structure of two plans, in words.
+
+
+def structure_changes(was: Structure, now: Structure) -> tuple[str, ...]:
+    """One line for each part that differs; of stages and shardings the first that does."""
+    lines = list(layout_changes(was, now))
+    for part in fields(Structure):
+        before, after = getattr(was, part.name), getattr(now, part.name)
+        if before != after and isinstance(before, tuple):
+            lines.append(_list_change(part.name, before, after))
+    return tuple(lines)
+
+
+def layout_changes(was: Structure, now: Structure) -> tuple[str, ...]:
+    """The lines of what the plan has one of: axes, schedule, micro-batch, serving layout."""
+    lines = []
+    for part in fields(Structure):
+        before, after = getattr(was, part.name), getattr(now, part.name)
+        if part.name == "choices":
+            lines += _choice_changes(before or {}, after or {})
+        elif before != after and not isinstance(before, tuple):
+            lines.append(f"{part.name.replace('_', ' ')} {before or 'none'} -> {after or 'none'}")
+    return tuple(lines)
+
+
+def _choice_changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """A line for each choice that differs; one that is left out is as usual."""
+    words = dict.fromkeys((*was, *now))
+    before_after = [(word, was.get(word, "usual"), now.get(word, "usual")) for word in words]
+    return [f"{word.replace('_', ' ')} {before} -> {after}" for word, before, after in before_after if before != after]
+
+
+def _list_change(name: str, was: tuple[str, ...], now: tuple[str, ...]) -> str:
+    if len(was) != len(now):
+        return f"{len(was)} -> {len(now)} {name}"
+    differ = [(i, a, b) for i, (a, b) in enumerate(zip_longest(was, now)) if a != b]
+    first, before, after = differ[0]
+    more = f" ({len(differ)} {name} differ)" if len(differ) > 1 else ""
+    return f"{name.removesuffix('s')} {first}: {before} -> {after}{more}"

@@ -16,15 +16,15 @@ from urllib.parse import urljoin
 
 import httpx
 
-from meshwright.app.documents.json_text import compact_json
-from meshwright.app.documents.records import to_document
-from meshwright.app.errors import ServiceError
-from meshwright.app.plans.documents import read_plan
-from meshwright.app.plans.keyed import KeyedRequest
-from meshwright.app.quoting import readable
+from meshwright.app.base.documents import compact_json
+from meshwright.app.base.errors import ServiceError
+from meshwright.app.base.quoting import readable
+from meshwright.app.base.records import to_document
+from meshwright.app.base.version import installed_version
 from meshwright.app.regression.planning import is_reproducible
 from meshwright.app.regression.report import CheckReport
-from meshwright.app.version import installed_version
+from meshwright.app.requests.digests import KeyedRequest
+from meshwright.app.requests.plan_documents import read_plan
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 from meshwright.solver.answer.plan import Plan
 

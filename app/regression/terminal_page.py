@@ -10,10 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.app.errors import EXIT_NO
+from meshwright.app.base.console import PageConsole, plain
+from meshwright.app.base.errors import EXIT_NO
+from meshwright.app.base.figures import counted, gib, seconds, significant
 from meshwright.app.regression.report import CheckReport, Finding, FindingRule, PlanCheck, Severity, Verdict
-from meshwright.app.text.console import PageConsole, plain
-from meshwright.app.text.figures import counted, gib, seconds, significant
 
 VERDICT_STYLES = {
     Verdict.SAME: "green",

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from meshwright.app.errors import CalibrationNotFoundError, DocumentError, FieldError, at_field, short_text
-from meshwright.app.measuring.documents import read_calibration_document
+import rfc8785
+
+from meshwright.app.base.errors import CalibrationNotFoundError, DocumentError, FieldError, at_field, short_text
 from meshwright.app.requests.limits import Entry, check_values
-from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
-from meshwright.costmodels.calibration.from_runs import is_run_key
-from meshwright.costmodels.calibration.networks import is_fabric_key, line_rates, measures
+from meshwright.costmodels.calibration.calibration import (
+    CALIBRATION_SCHEMA,
+    SEPARATOR,
+    Calibration,
+    calibration_key,
+    is_measured,
+)
+from meshwright.costmodels.calibration.from_runs import RUN_CALIBRATION_SCHEMA, check_run_calibration, is_run_key
+from meshwright.costmodels.calibration.networks import (
+    FABRIC_SCHEMA,
+    check_fabric_calibration,
+    is_fabric_key,
+    line_rates,
+    measures,
+)
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import ClusterError, InvalidInputError
+from meshwright.costmodels.fitting.check import check_calibration
 
 FILE_ENDING = ".json"
 """A reference that ends so is the path of a calibration document; names of stored calibrations do not."""
@@ -138,3 +153,36 @@ def _fault(index: int, problem: str, given: str, allowed: str) -> DocumentError:
     return DocumentError(
         "this request can't be used", (FieldError(f"calibrations.{index}", problem, short_text(given), allowed),)
     )
+
+
+# The calibration document (meshwright.calibration/1): named by its content, read and checked.
+
+
+def read_calibration_document(document: object) -> Calibration:
+    """The calibration of a parsed document, checked; raises ClusterError."""
+    if not isinstance(document, Mapping):
+        raise ClusterError("a calibration is a JSON object", given=type(document).__name__)
+    if document.get("schema") == RUN_CALIBRATION_SCHEMA:
+        check_run_calibration(document)
+    elif document.get("schema") == FABRIC_SCHEMA:
+        check_fabric_calibration(document)
+    else:
+        check_calibration(document)
+    return Calibration(calibration_name(document), document)
+
+
+def provenance_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the sources of a calibration's measurements, each with how many there are."""
+    provenance: Mapping[str, Any] = (
+        document["kernels"]["provenance"] if document["schema"] == CALIBRATION_SCHEMA else document["provenance"]
+    )
+    return provenance
+
+
+def calibration_name(document: Mapping[str, Any]) -> str:
+    """``<key>@sha256:<hex>`` over the document's canonical form (RFC 8785)."""
+    try:
+        canonical = rfc8785.dumps(dict(document))
+    except rfc8785.CanonicalizationError as error:
+        raise ClusterError(f"the calibration has no canonical form: {error}") from None
+    return f"{document['key']}{SEPARATOR}sha256:{hashlib.sha256(canonical).hexdigest()}"

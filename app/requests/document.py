@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from meshwright.app.errors import DocumentError, FieldError
+from meshwright.app.base.errors import DocumentError, FieldError
 from meshwright.costmodels.cluster.cluster import NodeType, Nvme
 from meshwright.costmodels.model.documents import DocumentLengths, Fill
-from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.units import (
     STRICT_RECORD,
     DType,

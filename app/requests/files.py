@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from meshwright.app.documents.compressed import read_bounded
-from meshwright.app.documents.text import MAX_DOCUMENT_BYTES, NonFinite, parse_document
-from meshwright.app.importers.checkpoint import QUANTISATION_FILE, with_quantisation_file
+from meshwright.app.base.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document, read_bounded
+from meshwright.app.models.checkpoint import QUANTISATION_FILE, with_quantisation_file
 from meshwright.app.requests.calibrations import StoredCalibrations
 from meshwright.app.requests.limits import Entry
-from meshwright.app.requests.registry import NO_REGISTRY, Registry
+from meshwright.app.requests.models import NO_REGISTRY, Registry
+from meshwright.app.requests.own_hardware import own_nodes
 from meshwright.app.requests.resolve import NO_STORE, resolve_request
-from meshwright.app.ways_in.own_hardware import own_nodes
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.request import PlanRequest
@@ -39,9 +38,9 @@ class FilesBeside:
     def read_config(self, name: str) -> tuple[object, str]:
         """The parsed Hugging Face config of a file, of a checkpoint's folder, or of a Hub id in the local cache, and the
         model's name; raises InvalidInputError."""
-        from meshwright.app.importers.gguf import ENDING as GGUF_ENDING
-        from meshwright.app.importers.gguf import read_gguf
-        from meshwright.app.ways_in.hub_cache import CONFIG, cached_config, is_model_id, not_cached
+        from meshwright.app.models.gguf import ENDING as GGUF_ENDING
+        from meshwright.app.models.gguf import read_gguf
+        from meshwright.app.requests.model_words import CONFIG, cached_config, is_model_id, not_cached
 
         path = self._folder / name
         if _is_folder(path):

@@ -10,8 +10,8 @@ import math
 import re
 from enum import Enum
 
-from meshwright.app.errors import DocumentError, FieldError, short_text
-from meshwright.app.quoting.readable import ALLOWED_CHARACTERS, HIDDEN
+from meshwright.app.base.errors import DocumentError, FieldError, short_text
+from meshwright.app.base.quoting import ALLOWED_CHARACTERS, HIDDEN
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError
 from meshwright.solver.problem.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK

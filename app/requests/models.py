@@ -5,20 +5,61 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from meshwright.app.catalog.huggingface_ids import (
-    OTHER_FORMATS,
-    OTHER_HYPERPARAMETERS,
-    catalogue_name_of,
-    id_as_written,
-)
-from meshwright.app.documents.records import read_record
-from meshwright.app.errors import faults_at
-from meshwright.app.importers.checkpoint import FIELD as CHECKPOINT_FORMAT
+from meshwright.app.base.errors import faults_at
+from meshwright.app.base.records import read_record
+from meshwright.app.models.catalog.huggingface_ids import OTHER_FORMATS, OTHER_HYPERPARAMETERS, catalogue_name_of, id_as_written
+from meshwright.app.models.checkpoint import FIELD as CHECKPOINT_FORMAT
 from meshwright.app.requests.document import REGISTERED, ModelSource
 from meshwright.app.requests.limits import Entry, check_values
-from meshwright.app.requests.registry import Registry
-from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.calibration.calibration import Calibration
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import ClusterError, ModelError
 from meshwright.solver.problem.graph import ModelGraph
+
+# Where requests find what is registered under the names that they give.
+
+
+class Registry(Protocol):
+    """The documents that are registered under the names that a request gives."""
+
+    def model(self, name: str) -> ModelGraph:
+        """A registered model; raises InvalidInputError when there is none."""
+        ...
+
+    def cluster(self, name: str) -> Cluster:
+        """A registered cluster; raises InvalidInputError when there is none."""
+        ...
+
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """The newest calibration of a key, a device's of a registered cluster or that of runs; None when there is none."""
+        ...
+
+    def follows_runs(self, *, is_registered: bool) -> bool:
+        """Return True if requests of such a cluster, registered or not, use what was learned from runs."""
+        ...
+
+
+class NoRegistry:
+    """Where nothing is registered."""
+
+    def model(self, name: str) -> ModelGraph:
+        """Always refuses."""
+        raise ModelError("registered models are known to the service only", given=name, remedy="give the model itself")
+
+    def cluster(self, name: str) -> Cluster:
+        """Always refuses."""
+        raise ClusterError("registered clusters are known to the service only", given=name, remedy="give the cluster itself")
+
+    def newest_calibration(self, key: str) -> Calibration | None:
+        """None: there is no registered cluster."""
+        return None
+
+    def follows_runs(self, *, is_registered: bool) -> bool:
+        """Return False: nothing is stored."""
+        return False
+
+
+NO_REGISTRY = NoRegistry()
 
 
 class ModelFiles(Protocol):
@@ -57,7 +98,7 @@ def _catalogue_model(source: ModelSource, files: ModelFiles) -> ReadModel:
 
 
 def _of_catalogue(name: str) -> ReadModel:
-    from meshwright.app import catalog
+    from meshwright.app.models import catalog
 
     return ReadModel(catalog.model(name), config=catalog.model_document(name))
 
@@ -81,7 +122,7 @@ def _config_file(source: ModelSource, files: ModelFiles) -> ReadModel:
 
 
 def _read_config(document: object, *, name: str, assume_decoder: bool) -> ReadModel:
-    from meshwright.app.importers.huggingface import read_huggingface_config
+    from meshwright.app.models.huggingface import read_huggingface_config
 
     if not isinstance(document, dict):
         raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
@@ -95,7 +136,7 @@ def _graph(source: ModelSource, files: ModelFiles, entry: Entry) -> ReadModel:
         return ReadModel(source.graph)
     document = files.read(str(source.graph))
     check_values(document, entry)
-    from meshwright.app.importers.traced.model import is_traced_graph, read_traced_graph
+    from meshwright.app.models.traced.model import is_traced_graph, read_traced_graph
 
     if is_traced_graph(document):
         traced = read_traced_graph(document)

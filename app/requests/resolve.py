@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from meshwright.app.documents.records import read_record, to_document
-from meshwright.app.errors import faults_at
+from meshwright.app.base.errors import DocumentError, FieldError, faults_at, field_error, join_path
+from meshwright.app.base.figures import BANDWIDTH, COMPUTE, DURATION, MILLISECONDS, RATE, SIZE, Quantity, read_quantity
+from meshwright.app.base.records import read_record, to_document
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
-from meshwright.app.requests.document import (
-    REGISTERED,
-    ClusterSource,
-    GroupSource,
-    ModelSource,
-    RequestDocument,
-    ServingSource,
-)
-from meshwright.app.requests.document_lengths import training_workload
+from meshwright.app.requests.cluster_words import cluster_of_words
+from meshwright.app.requests.document import REGISTERED, ClusterSource, GroupSource, ModelSource, RequestDocument, ServingSource
 from meshwright.app.requests.learned import with_memory_of_runs, with_runs
 from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
-from meshwright.app.requests.models import read_source
-from meshwright.app.requests.registry import NO_REGISTRY, Registry
-from meshwright.app.requests.units import without_units
-from meshwright.app.requests.workloads import serving_workload
-from meshwright.app.ways_in.cluster_words import cluster_of_words
-from meshwright.costmodels.calibration.borrowed import (
+from meshwright.app.requests.models import NO_REGISTRY, Registry, read_source
+from meshwright.app.requests.workloads import serving_workload, training_workload
+from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
+from meshwright.costmodels.calibration.kernel_file import (
     borrowed_name,
     differs_from_its_calibration,
+    kernel_calibration,
     key_of_device,
     nearest_measured,
 )
-from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
-from meshwright.costmodels.calibration.kernel_file import kernel_calibration
 from meshwright.costmodels.calibration.networks import fabric_key, is_fabric_key, measures, network_calibration
 from meshwright.costmodels.cluster.cluster import (
     NEAREST,
@@ -44,7 +36,7 @@ from meshwright.costmodels.cluster.cluster import (
     NodeType,
     part_of_node,
 )
-from meshwright.costmodels.errors import ClusterError, ModelError, WorkloadError
+from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
@@ -304,3 +296,64 @@ def _calibrated(group: NodeGroup, entry: Entry) -> NodeGroup:
     else:
         return group
     return replace(group, node=replace(group.node, device=replace(device, calibration=name)))
+
+
+# Numbers that a request gives as text with a unit: ``p95_ttft_ms: 1s``, ``memory_bytes: 24GiB``, ``bytes_per_s: 400Gb/s``.
+#
+# The end of a field's name says what it holds, so every field that ends so takes text.
+
+SECTIONS = ("cluster", "workload", "slo", "search")
+"""Fields of a request whose numbers may have units; models are written by programs."""
+
+_ENDINGS = (
+    ("bytes_per_s", BANDWIDTH),
+    ("_per_s", RATE),
+    ("_bytes", SIZE),
+    ("_ms", MILLISECONDS),
+    ("_s", DURATION),
+)
+TEXTS = "sources"
+"""The field of devices and nodes that holds texts by the names of other fields."""
+
+_FORMATS_OF_FLOPS = "peak_flops"
+_BARE_NUMBER = re.compile(r"[\s0-9.eE+_-]*")
+
+
+def quantity_of_field(name: str) -> Quantity | None:
+    """Return the kind of quantity that a field of this name holds; None where it is no quantity with a unit."""
+    return next((kind for ending, kind in _ENDINGS if name.endswith(ending)), None)
+
+
+def without_units(document: object) -> object:
+    """Return the request with its texts of numbers and units as numbers; raises DocumentError with every fault.
+
+    A number in quotes without a unit stays as it is, to be refused by its field.
+    """
+    if not isinstance(document, dict):
+        return document
+    faults: list[FieldError] = []
+    changed = {name: _value(document[name], name, None, faults) for name in SECTIONS if name in document}
+    if faults:
+        raise DocumentError("this request can't be used", tuple(faults))
+    return document | changed
+
+
+def _value(value: Any, path: str, kind: Quantity | None, faults: list[FieldError]) -> Any:
+    if isinstance(value, dict):
+        of_formats = COMPUTE if path.endswith(_FORMATS_OF_FLOPS) else None
+        return {
+            name: item
+            if name == TEXTS
+            else _value(item, join_path(path, str(name)), of_formats or quantity_of_field(str(name)), faults)
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_value(item, f"{path}.{index}", None, faults) for index, item in enumerate(value)]
+    if not isinstance(value, str) or kind is None or _BARE_NUMBER.fullmatch(value):
+        return value
+    try:
+        number = read_quantity(value, kind, what="the value")
+    except InvalidInputError as error:
+        faults.append(field_error(error, path))
+        return value
+    return int(number) if number.is_integer() else number

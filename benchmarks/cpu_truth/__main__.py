@@ -22,9 +22,8 @@ from prediction import Predictor
 from report import Outcome, page
 from training import measure
 
-from meshwright.app.measuring.profile_shapes import Backend
-from meshwright.app.measuring.profiling import ProfileTask, profile
-from meshwright.app.measuring.sample_files import read_samples, write_samples
+from meshwright.app.evidence.measuring.profiling import Backend, ProfileTask, profile
+from meshwright.app.evidence.measuring.sample_files import read_samples, write_samples
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleKind, Samples
 
 STEPS = 5

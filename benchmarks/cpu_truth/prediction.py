@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from plans import CONFIG, GLOBAL_BATCH, SEQ_LEN, TruthPlan
 
-from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.app.measuring.fitted import fit_calibration
-from meshwright.app.validation.prediction import launchers_spans
+from meshwright.app.evidence.measuring.fitted import fit_calibration
+from meshwright.app.evidence.training.prediction import launchers_spans
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.calibration.calibration import Calibration, calibrations_in_force
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from meshwright.costmodels.fitting.board import board_of

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu_truth.isolated import Tell
-from meshwright.app.measuring.profile_shapes import Backend
-from meshwright.app.measuring.profiling import ProfileTask, profile
+from meshwright.app.evidence.measuring.profiling import Backend, ProfileTask, profile
 from meshwright.costmodels.fitting.samples import SampleKind
 
 REPEAT_S = 0.005
@@ -40,7 +39,7 @@ def measure(
     file: Path,
 ) -> None:
     """Measure kinds of kernels into a file of measurements, as many shapes as the time allows."""
-    from meshwright.app.measuring.sample_files import write_samples
+    from meshwright.app.evidence.measuring.sample_files import write_samples
 
     chosen = frozenset(kinds)
     task = ProfileTask(key, Backend(backend), chosen, ranks=1, threads=threads, repeat_s=REPEAT_S, most=most, within_s=within_s)
@@ -57,8 +56,8 @@ def measure(
 
 def fit(tell: Tell, *, files: Sequence[Path], key: str, cores: int, folder: Path) -> None:
     """Join the measurements, and fit the calibration document to them; kinds with too few shapes are left out, and told."""
-    from meshwright.app.measuring.fitted import fit_calibration
-    from meshwright.app.measuring.sample_files import read_samples, write_samples
+    from meshwright.app.evidence.measuring.fitted import fit_calibration
+    from meshwright.app.evidence.measuring.sample_files import read_samples, write_samples
     from meshwright.costmodels.fitting.board import board_of
     from meshwright.costmodels.fitting.calibration import FEWEST_SHAPES
     from meshwright.costmodels.fitting.samples import joined

@@ -25,7 +25,7 @@ PRELOADED = [
     "benchmarks.gpu_truth.serving",
     "benchmarks.gpu_truth.training",
     "meshwright._calls",
-    "meshwright.app.measuring.fitted",
+    "meshwright.app.evidence.measuring.fitted",
 ]
 """Imported once, before any process is forked: importing takes seconds, and touches no device."""
 

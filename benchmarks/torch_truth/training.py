@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.app.exporters import export
-from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.app.solving import solve_here
+from meshwright.app.base.solving import solve_here
+from meshwright.app.launching.exporters import export
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan

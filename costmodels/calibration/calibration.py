@@ -22,7 +22,7 @@ SEPARATOR = "@"
 """Between key and digest in the name of a measured calibration; keys hold none."""
 
 BORROWS = "~"
-"""Between key and source in the name of a borrowed calibration (`costmodels.calibration.borrowed`); keys hold none."""
+"""Between key and source in the name of a borrowed calibration (`costmodels.calibration.kernel_file`); keys hold none."""
 
 
 @dataclass(frozen=True, slots=True)

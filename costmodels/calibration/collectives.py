@@ -14,8 +14,8 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
-from meshwright.costmodels.calibration.borrowed import borrowed_collectives, borrowed_source
 from meshwright.costmodels.calibration.calibration import calibration_key, document_in_force, is_measured
+from meshwright.costmodels.calibration.kernel_file import borrowed_collectives, borrowed_source
 from meshwright.costmodels.calibration.kernels import KernelError
 from meshwright.costmodels.errors import ClusterError
 

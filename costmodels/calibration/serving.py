@@ -9,12 +9,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from meshwright.costmodels.calibration.borrowed import borrowed_source
 from meshwright.costmodels.calibration.calibration import calibration_key
-from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_fitted
+from meshwright.costmodels.calibration.kernel_file import borrowed_source, kernel_calibration, read_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
 from meshwright.costmodels.curves.attention import DecodeCurve, PrefillCurve
-from meshwright.costmodels.curves.experts import ExpertCurve
+from meshwright.costmodels.curves.gemm import ExpertCurve
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.hardware.generations import catalogue_source
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costmodels.compiling import compiled_once_it_pays
-from meshwright.costmodels.curves.gemm import Silicon
-from meshwright.costmodels.curves.interpolation import trilinear
+from meshwright.costmodels.curves.gemm import Silicon, trilinear
 
 Floats = NDArray[np.float64]
 

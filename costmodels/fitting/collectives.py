@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 
 from meshwright.costmodels.calibration.collectives import Collective, GroupCurve, collective_calibration
 from meshwright.costmodels.fitting.board import Board
-from meshwright.costmodels.fitting.cross_validation import Score
+from meshwright.costmodels.fitting.check import Score
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleError, Samples
 from meshwright.costmodels.network.collectives import bytes_per_rank, curve_s, links_used
 

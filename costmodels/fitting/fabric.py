@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 from meshwright.costmodels.calibration.collectives import Collective
 from meshwright.costmodels.calibration.networks import FabricCurve
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, group_topology
-from meshwright.costmodels.fitting.cross_validation import Score
+from meshwright.costmodels.fitting.check import Score
 from meshwright.costmodels.fitting.samples import SampleError
 from meshwright.costmodels.network.collectives import line_share
 

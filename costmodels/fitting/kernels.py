@@ -15,9 +15,7 @@ from scipy.sparse import csr_matrix, hstack
 
 from meshwright.costmodels.calibration.kernels import MemoryCurve
 from meshwright.costmodels.curves.attention import DecodeCurve, PrefillCurve, decodes_s, prefills_s
-from meshwright.costmodels.curves.gemm import TILES, WAVE_TILES, GemmCurve, Silicon, gemms_s
-from meshwright.costmodels.curves.interpolation import stencil
-from meshwright.costmodels.curves.lattice_correction import fit_lattice
+from meshwright.costmodels.curves.gemm import TILES, WAVE_TILES, GemmCurve, Silicon, fit_lattice, gemms_s, stencil
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import NormalDist, fmean
 
 from meshwright.costmodels.calibration.from_runs import TimeLaw
-from meshwright.costmodels.fitting.latencies import quantile
+from meshwright.costmodels.fitting.calibration import quantile
 from meshwright.costmodels.shared_error import QUANTILE, learned_error
 
 OWN_SCATTER = 0.845

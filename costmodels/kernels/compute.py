@@ -7,7 +7,9 @@ to launch it is `launch_s`: a stretch of small kernels takes the larger of the t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +29,7 @@ from meshwright.costmodels.curves.attention import (
 )
 from meshwright.costmodels.curves.gemm import Silicon, gemm_s, gemms_s
 from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.model.operators import Operator, OperatorKind, Weight
 from meshwright.costmodels.units import DType
 
 Floats = NDArray[np.float64]
@@ -211,3 +214,62 @@ def _plain(*sizes: Sizes) -> bool:
 def _columns(*sizes: Sizes) -> tuple[list[Floats], tuple[int, ...]]:
     arrays = np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes))
     return [np.array(array, order="C").reshape(-1) for array in arrays], arrays[0].shape
+
+
+# Kernel times in the steps of a long run: those of kernels timed alone, at the rates that the device sustains.
+
+LOW_PRECISION = (DType.FP8, DType.INT8, DType.FP4, DType.INT4)
+
+
+def sustained_matmul_s(device: Device, dtype: DType, m: int, n: int, k: int, *, batch: int = 1) -> float:
+    """Seconds of ``batch`` products (m, k) x (k, n) among others like them."""
+    rates = device.sustained
+    rate = rates.low_precision_matrix if dtype in LOW_PRECISION else rates.matrix
+    return float(matmul_s(device, dtype, m, n, k, batch=batch)) / rate
+
+
+def sustained_memory_s(device: Device, bytes_moved: float, *, kernel: VectorKernel = VectorKernel.STREAM) -> float:
+    """Seconds of a kernel that only moves memory."""
+    return float(memory_bound_s(device, bytes_moved, kernel=kernel)) / device.sustained.memory
+
+
+def sustained_launch_s(device: Device) -> float:
+    """Seconds of one launch, the unit of host work (`costmodels.kernels.host_work`)."""
+    return launch_s(device) / device.sustained.host
+
+
+# The optimizer Muon: momentum of each matrix of the layers, orthogonalized by Newton-Schulz steps; AdamW for all else.
+#
+# Embedding, head and vectors are AdamW's (Jordan et al. 2024, "Muon: an optimizer for hidden layers"; Megatron-LM's
+# --optimizer
+# muon and DeepSpeed's Muon do the same).
+
+NEWTON_SCHULZ_STEPS = 5
+"""Steps of the iteration, in bf16 (Jordan et al. 2024; the default of Megatron-LM's --muon-num-ns-steps and of DeepSpeed)."""
+
+
+@lru_cache(maxsize=4096)
+def orthogonalization_s(device: Device, *, rows: int, columns: int, matrices: int = 1) -> float:
+    """Seconds of orthogonalizing ``matrices`` of a size, one after another.
+
+    Of X with the short side n before the long one, a step takes A = X X^T, A A and A X: 4 n^2 long + 2 n^3 FLOPs.
+    """
+    n, long = min(rows, columns), max(rows, columns)
+    step_s = sum(float(matmul_s(device, DType.BF16, n, *sizes)) for sizes in ((n, long), (n, n), (long, n)))
+    return matrices * NEWTON_SCHULZ_STEPS * step_s
+
+
+def matrices_of(operator: Operator, dims: Mapping[str, int]) -> list[tuple[int, int, int]]:
+    """(rows, columns, number) of the matrices that an operator's weights are: those of products, an expert's each by itself."""
+    if operator.kind is not OperatorKind.MATMUL:
+        return []
+    contracted = set(operator.contracted_dims)
+    matrices = (weight for weight in operator.weights if weight.tied_to is None and contracted <= set(weight.dims))
+    return [_matrix(weight, operator, dims) for weight in matrices]
+
+
+def _matrix(weight: Weight, operator: Operator, dims: Mapping[str, int]) -> tuple[int, int, int]:
+    contracted, routed = set(operator.contracted_dims), set(operator.routed_dims)
+    rows = math.prod(dims[dim] for dim in weight.dims if dim in contracted)
+    number = math.prod(dims[dim] for dim in weight.dims if dim in routed)
+    return rows, weight.elements(dims) // (rows * number), number

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from meshwright.costmodels.calibration.calibration import calibration_key
 from meshwright.costmodels.calibration.kernels import VectorKernel
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.kernels.adapter_time import adapter_s
-from meshwright.costmodels.kernels.attention_generations import attention_slowdown
-from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s
-from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s, unaligned_attention_s
+from meshwright.costmodels.hardware.generations import Slowdown, generation_of
+from meshwright.costmodels.kernels.compute import (
+    attention_backward_s,
+    attention_forward_s,
+    sustained_matmul_s,
+    sustained_memory_s,
+)
 from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_traffic
-from meshwright.costmodels.kernels.sustained import sustained_matmul_s, sustained_memory_s
 from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, vector_traffic
-from meshwright.costmodels.model.adapter import Adapter
-from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.adapter import NF4_BYTES, Adapter
+from meshwright.costmodels.model.dims import BATCH, SEQ, WHOLE_SEQUENCE, TokenSlice
 from meshwright.costmodels.model.documents import PackedDocuments, flops_of_documents
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import FlashAttention, LossKernels, ScanKernels, TrainedWeights, VectorKernels
-from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.model.operators import (
     Operator,
     OperatorKind,
@@ -28,9 +32,9 @@ from meshwright.costmodels.model.operators import (
     key_value_elements,
     matmul_groups,
     matmul_shape,
+    product_shape,
     query_tokens,
 )
-from meshwright.costmodels.model.token_slice import WHOLE_SEQUENCE, TokenSlice
 from meshwright.costmodels.units import DType
 
 
@@ -310,3 +314,113 @@ def vector_kernel(operator: Operator) -> VectorKernel:
     if operator.kind is OperatorKind.EMBEDDING:
         return VectorKernel.GATHER
     return VectorKernel.ACTIVATION if operator.flops_per_element > 1 else VectorKernel.STREAM
+
+
+# Kernels of dense products that are no linear layers: of two activations, and inside convolutions.
+
+
+def product_s(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> tuple[float, float]:
+    """Seconds of a PRODUCT, forward and backward: a batched GEMM, and one for the gradient of each input."""
+    m, n, k, batch = product_shape(operator, sizes)
+    forward, first, second = (
+        sustained_matmul_s(device, dtype, *shape, batch=batch) for shape in ((m, n, k), (m, k, n), (k, n, m))
+    )
+    return forward, first + second
+
+
+ALIGNED_BYTES = 16
+"""Rows of 16-bit matrices that matrix units read are multiples of it (NVIDIA, Matrix Multiplication Background User's Guide,
+section 2.2)."""
+
+
+def unaligned_attention_s(operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType) -> float:
+    """Seconds of a product of attention without a fused kernel, forward, where rows of a head are no multiple of
+    `ALIGNED_BYTES`; 0 elsewhere, and of other operators: then its memory traffic decides.
+
+    Vector units compute in fp32 what matrix units can't read. The rate is that of the data sheet, nothing is fitted: in trials
+    of a model that differ in heads alone (BigScience's), heads of 108 cost 40 s beside the 103 to 125 of others.
+    """
+    pairs = next((tensor for tensor in (*operator.inputs, *operator.outputs) if tensor.dims.count(SEQ) == 2), None)
+    other = next((tensor for tensor in operator.inputs if tensor.dims.count(SEQ) == 1), None)
+    if pairs is None or other is None or dtype not in (DType.BF16, DType.FP16) or DType.FP32 not in device.peak_flops:
+        return 0.0
+    tokens, width = sizes[SEQ], sizes[other.dims[-1]]
+    if width * dtype.size_bytes % ALIGNED_BYTES == 0:
+        return 0.0
+    n, k = (tokens, width) if pairs in operator.outputs else (width, tokens)
+    return sustained_matmul_s(device, DType.FP32, tokens, n, k, batch=pairs.elements(sizes) // tokens**2)
+
+
+def convolution_products_s(
+    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType
+) -> tuple[float, float]:
+    """Seconds of the products of a CONVOLUTION, forward and backward; none of a depthwise one, which only moves its tensors.
+
+    One that sums over channels runs as an implicit GEMM (Chetlur et al. 2014, cuDNN): positions x output channels x the
+    rest of the kernel.
+    """
+    read = {dim for tensor in operator.inputs for dim in tensor.dims}
+    forward = backward = 0.0
+    for tensor, weight in zip(operator.outputs, operator.weights, strict=False):
+        channels = [dim for dim in weight.dims if dim in tensor.dims]
+        if not any(dim in read for dim in weight.dims if dim not in tensor.dims):
+            continue
+        groups = math.prod(sizes[dim] for dim in channels if dim in read)
+        n = math.prod(sizes[dim] for dim in channels if dim not in read)
+        k = weight.elements(sizes) // (groups * n)
+        m = tensor.elements(sizes) // (groups * n)
+        forward += sustained_matmul_s(device, dtype, m, n, k, batch=groups)
+        backward += sum(sustained_matmul_s(device, dtype, *shape, batch=groups) for shape in ((m, k, n), (k, n, m)))
+    return forward, backward
+
+
+# Time that adapters of low rank, and frozen weights of four bits, add to a product.
+
+
+def adapter_s(
+    adapter: Adapter, operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType
+) -> tuple[float, float]:
+    """Return the seconds forward and backward beside a product and its input gradient.
+
+    Forward two thin products and a sum with the product's output; backward the gradients of the latent, of both matrices and of
+    the input, and a sum with the product's input gradient (Hu et al. 2021, section 4.1). A weight of four bits is read and
+    written in the working format before each pass (Dettmers et al. 2023, eq. 5).
+    """
+    rows, _, _ = matmul_shape(operator, sizes)
+    size, rank = dtype.size_bytes, adapter.rank
+    unpacking_s = sum(sustained_memory_s(device, n * (NF4_BYTES + size)) for n in adapter.packed(operator, sizes))
+    forward_s = backward_s = unpacking_s
+
+    def product_s(m: int, n: int, k: int) -> float:
+        moved_s = sustained_memory_s(device, (m * k + k * n + m * n) * size)
+        return max(moved_s, sustained_matmul_s(device, dtype, m, n, k))
+
+    for inputs, outputs in adapter.sides(operator, sizes):
+        forward_s += product_s(rows, rank, inputs) + product_s(rows, outputs, rank)
+        forward_s += sustained_memory_s(device, 3 * rows * outputs * size)
+        backward_s += product_s(rows, rank, outputs) + product_s(rank, outputs, rows)
+        backward_s += product_s(inputs, rank, rows) + product_s(rows, inputs, rank)
+        backward_s += sustained_memory_s(device, 3 * rows * inputs * size)
+    return forward_s, backward_s
+
+
+# The slowdown of earlier generations of attention kernels against a device's fastest ones, as their authors measured.
+
+_NONE = Slowdown(1.0, 1.0)
+
+_UNDER_FLASH_2: Mapping[FlashAttention, float] = {
+    FlashAttention.FLASH_2: 1.0,
+    FlashAttention.FLASH_1: (1.7 * 3.0) ** 0.5,
+    FlashAttention.FLASH_1_TRITON: (1.3 * 2.5) ** 0.5,
+}
+"""FlashAttention-2 is 1.7 to 3.0 times as fast as FlashAttention and 1.3 to 2.5 times as its Triton version on A100 (Dao 2023,
+section 4.1): the middle of each range."""
+
+
+def attention_slowdown(generation: FlashAttention, device: Device) -> Slowdown:
+    """Time of a generation's kernels over that of the kernels that the device's calibration measured."""
+    if generation is FlashAttention.NATIVE:
+        return _NONE
+    factor = _UNDER_FLASH_2[generation]
+    flash_2 = generation_of(calibration_key(device.calibration)).flash_attention_2_slowdown
+    return Slowdown(factor * flash_2.forward, factor * flash_2.backward)

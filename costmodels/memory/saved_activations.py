@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.costmodels.kernels.vector_traffic import VectorShape, vector_shape
+from meshwright.costmodels.model.formats import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.implementation import LossKernels, Projections, ValueStorage, VectorKernels
-from meshwright.costmodels.model.low_precision import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 

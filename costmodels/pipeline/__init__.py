@@ -1,8 +1,15 @@
 """Pipeline schedules as event programs: order of each rank, timeline, bubble, activations in flight; and closed forms."""
 
-from meshwright.costmodels.pipeline.build import build
-from meshwright.costmodels.pipeline.closed_forms import bubble_s, one_f_one_b_step_s, peak_in_flight
+from meshwright.costmodels.pipeline.closed_forms import (
+    bubble_s,
+    fills,
+    one_f_one_b_step_s,
+    peak_in_flight,
+    slices_waiting_ratio,
+    waiting_ratio,
+)
 from meshwright.costmodels.pipeline.placement import (
+    build,
     chunks_per_rank,
     held_passes,
     held_tokens,
@@ -24,7 +31,6 @@ from meshwright.costmodels.pipeline.traits import (
     TokenSlices,
     WholeSequences,
 )
-from meshwright.costmodels.pipeline.waiting import fills, slices_waiting_ratio, waiting_ratio
 
 __all__ = [
     "TOKEN_SLICED",

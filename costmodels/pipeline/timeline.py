@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.model.token_slice import SliceShares
+from meshwright.costmodels.model.dims import SliceShares
 from meshwright.costmodels.pipeline.program import Action, PassKind, Program, Slot
 
 

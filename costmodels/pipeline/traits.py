@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.model.token_slice import SliceShares
+from meshwright.costmodels.model.dims import SliceShares
 from meshwright.costmodels.pipeline.program import Schedule, Slot
 
 MAX_PROGRAM_RANKS = 32
@@ -231,3 +231,14 @@ def fills_in_one_chunk(size: PipelineSize) -> bool:
 def waits_as_1f1b(_: PipelineSize, __: PassShares) -> float:
     """Return 1 (multi-GPU lecture)."""
     return 1.0
+
+
+# Moments of a step in which a rank may need most memory.
+
+
+def undominated(held: IntArray) -> IntArray:
+    """Distinct rows ``[moment, part]`` but for those of which another row is at least as large in every column."""
+    rows = np.unique(held, axis=0)
+    at_least = np.all(rows[None, :, :] >= rows[:, None, :], axis=2)
+    np.fill_diagonal(at_least, False)
+    return np.asarray(rows[~at_least.any(axis=1)])

@@ -17,17 +17,15 @@ import numpy.typing as npt
 from meshwright.costmodels.calibration.kernels import Fitted
 from meshwright.costmodels.calibration.serving import serving_calibration
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.curves.experts import ExpertCurve, ExpertWork, experts_s
-from meshwright.costmodels.curves.gemm import Silicon
+from meshwright.costmodels.curves.gemm import ExpertCurve, ExpertWork, Silicon, experts_s
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_LATENT, EXPERTS, HIDDEN, TOP_K
-from meshwright.costmodels.model.expert_routing import ExpertPlacement, ExpertRouting, expert_placement
+from meshwright.costmodels.model.experts import ExpertPlacement, ExpertRouting, expert_placement
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.operators import Operator
-from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.costmodels.network.token_dispatch import expert_choice, places_reached
 from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.costmodels.serving.one_shot_all_reduce import serving_all_reduce_s
-from meshwright.costmodels.serving.operators import ServedOn, collective_seconds
+from meshwright.costmodels.serving.operators import ServedOn, collective_seconds, serving_all_reduce_s
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from meshwright.costmodels.calibration.borrowed import borrowed_source, errors_of
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import LATENCY, run_calibration
+from meshwright.costmodels.calibration.kernel_file import borrowed_source, errors_of
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 

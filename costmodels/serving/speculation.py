@@ -7,13 +7,14 @@ before the first that it rejects, and one of its own. Each proposal is kept with
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.units import STRICT_RECORD, Fraction, Name, NonNegativeFloat, PositiveInt
 
 IntArray = npt.NDArray[np.int64]
@@ -102,3 +103,44 @@ def _kept(uniform: FloatArray, speculation: Speculation) -> IntArray:
     reached = speculation.acceptance ** np.arange(1, speculation.query_tokens)
     # Chances fall with j, so that those above a position come first.
     return np.asarray(np.searchsorted(-reached, -uniform, side="left"), dtype=np.int64)
+
+
+# Step times of ranks that share the tokens of prompts and repeat those of answers (SGLang, prefill context parallelism).
+#
+# SGLang splits a step over cp ranks only where every sequence in it has 2 cp tokens or more (zigzag strategy): a step of
+# decoding
+# sequences is run by each of them whole, and so is one that mixes them with prompts. Prompts and answers therefore go apart.
+
+
+def with_repeated_answers(prompts: StepTimes, answers: StepTimes) -> StepTimes:
+    """Times of steps that hold either prompts, which take those of ``prompts``, or decoding sequences, those of ``answers``.
+
+    A step of n sequences has n tokens: what it takes more or less than as many tokens of a prompt is put to its attention. Of
+    steps that hold both nothing is said.
+    """
+    sequences = np.minimum(np.arange(prompts.max_sequences + 1), prompts.max_tokens)
+    more_s = answers.tokens_s[:, sequences] - prompts.tokens_s[:, sequences]
+    return replace(prompts, logits_s=answers.logits_s, decode_s=answers.decode_s + more_s[:, :, None])
+
+
+# Step times of an engine that verifies drafted tokens, from those of the same engine without a draft.
+
+
+def speculative_times(plain: StepTimes, verifying: StepTimes, speculation: Speculation) -> StepTimes:
+    """Times of steps in which each decoding sequence drafts, and has its k + 1 tokens verified.
+
+    ``plain`` are tables of one token a sequence, ``verifying`` the same with attention of k + 1 tokens over each cache; both up
+    to k + 1 times the sequences of the result. Products, experts and collectives see k + 1 tokens a sequence, and so does the
+    vocabulary head; drafting takes its share of a plain decode step of these sequences, k times.
+    """
+    tokens = speculation.query_tokens
+    sequences = np.arange(plain.max_sequences // tokens + 1)
+    fixed_s = plain.tokens_s[:, np.minimum(sequences, plain.max_tokens)] + plain.logits_s[:, sequences]
+    drafting_s = speculation.draft_steps * (fixed_s[:, :, None] + plain.decode_s[:, sequences])
+    drafting_s[:, 0] = 0.0
+    return replace(
+        verifying,
+        logits_s=verifying.logits_s[:, sequences * tokens],
+        decode_s=verifying.decode_s[:, sequences] + drafting_s,
+        query_tokens=tokens,
+    )

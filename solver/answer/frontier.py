@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.costmodels.units import STRICT_RECORD
-from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.stage import Axes
 
 
 @dataclass(frozen=True, slots=True)

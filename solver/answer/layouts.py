@@ -8,14 +8,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.plan_slice import PlanSlice
+from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.record_fields import written_as
-from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
-from meshwright.solver.answer.workers import Workers
+from meshwright.solver.answer.stage import Axes, DeviceRange, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap
+
+# Equal workers of a serving plan: what every form of one is made of.
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Equal workers in one layout.
+
+    count                                  of them
+    max_num_seqs, max_num_batched_tokens   limits of the batch of one of them
+    """
+
+    count: int
+    axes: Axes
+    stages: tuple[Stage, ...]
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+    @property
+    def device_ranges(self) -> tuple[DeviceRange, ...]:
+        """Devices that the stages list."""
+        return tuple(devices for stage in self.stages for devices in stage.devices)
+
+
+# Token slices as a plan states them.
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSlice:
+    """A token slice: its tokens of a sequence, and the parts of a micro-batch's time on a stage that its passes take."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    tokens: int
+    forward: float
+    backward: float
 
 
 # Without slots, and what all plans say first: the fields of a document are in this order.

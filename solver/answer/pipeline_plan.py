@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
-from meshwright.solver.answer.layouts import ByGroup, Pipelines, Placement, Stagewise, Uniform
+from meshwright.solver.answer.layouts import ByGroup, Pipelines, Placement, PlanSlice, Stagewise, Uniform
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
-from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
+from meshwright.solver.answer.stage import Axes, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.choices import TpOverlap
 from meshwright.solver.problem.request import TrainingWorkload
 

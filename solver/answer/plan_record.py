@@ -12,18 +12,17 @@ from typing import Literal
 
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import STRICT_RECORD
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
 from meshwright.solver.answer.layouts import (
     EngineLoad,
     GroupShare,
     KindShare,
+    PlanSlice,
     PrefillWorkers,
     PromptPhase,
     WholeSequencePipelines,
 )
 from meshwright.solver.answer.plan import PLAN_SCHEMA
-from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.predicted import (
     CalibrationUse,
     Certificate,
@@ -34,7 +33,7 @@ from meshwright.solver.answer.predicted import (
     TimeBreakdown,
 )
 from meshwright.solver.answer.reason import Reason, Suggestion
-from meshwright.solver.answer.stage import Microbatch, OperatorSharding, Stage
+from meshwright.solver.answer.stage import Axes, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap
 

@@ -12,12 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
-from meshwright.costmodels.model.expert_parallel import expert_region
-from meshwright.costmodels.model.implementation import SelectiveRecompute
+from meshwright.costmodels.memory.saved_activations import SavingRules, saved_element_bytes
+from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ, VOCAB
+from meshwright.costmodels.model.experts import expert_region
+from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
+from meshwright.costmodels.model.implementation import Implementation, SelectiveRecompute
 from meshwright.costmodels.model.operators import Operator, OperatorKind
+from meshwright.costmodels.network.overlap import CHUNKERS
+from meshwright.costmodels.units import DType
+from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.tp_strategies import SpecKind
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.graph import Block
+from meshwright.solver.problem.graph import Block, ModelGraph
 
 _RERUN_BY_SELECTIVE = (OperatorKind.ATTENTION, OperatorKind.NORM)
 
@@ -165,3 +173,114 @@ def _reruns(block: Block, dropped: frozenset[str], saved: frozenset[str]) -> fro
 def recomputable(block: Block) -> bool:
     """Return True if launchers can recompute the block: layers yes, the embedding and the block with the loss no."""
     return not any(operator.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for operator in block.operators)
+
+
+# Bytes that a block keeps of each saved tensor under each recompute mode, in the form that its framework keeps it.
+
+
+@dataclass(frozen=True)
+class KeptBytes:
+    """Bytes kept for an element of each tensor, by recompute mode and name.
+
+    tensors   what each mode keeps and runs again
+    inputs    bytes kept for an element of the block's own input; 0 where it is token ids
+    """
+
+    rules: SavingRules
+    tensors: Mapping[Recompute, KeptTensors]
+    by_mode: Mapping[Recompute, Mapping[str, float]]
+    inputs: Mapping[Recompute, float]
+
+
+PARTIAL_MODES = (Recompute.NONE, Recompute.FINE_GRAINED, Recompute.SELECTIVE)
+"""Recompute modes that keep some of what a block writes."""
+
+
+@lru_cache(maxsize=512)
+def kept_bytes(
+    block: Block,
+    dtype: DType,
+    implementation: Implementation,
+    recipe: MatmulRecipe,
+    saved: SavedFormat = SavedFormat.WORKING,
+    *,
+    cp: int = 1,
+) -> KeptBytes:
+    """Return the bytes that a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format
+    ``saved``, and attention over ``cp`` ranks."""
+    products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
+    rules = SavingRules(
+        dtype,
+        implementation.kernels,
+        products,
+        recipe,
+        implementation.loss,
+        saved,
+        implementation.projections,
+        cp,
+        implementation.value,
+    )
+    tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
+    by_mode = {
+        mode: saved_element_bytes(block.operators, rules, kept=each.tensors, rerun=each.reruns)
+        for mode, each in tensors.items()
+    }
+    return KeptBytes(rules, tensors, by_mode, {mode: _of_input(block, each) for mode, each in by_mode.items()})
+
+
+def low_precision_products(block: Block) -> frozenset[str]:
+    """Products that a low-precision recipe casts: those of layers, but not the router's, which chooses experts."""
+    if not recomputable(block):
+        return frozenset()
+    experts = expert_region(block.operators).dims
+    return frozenset(
+        operator.name
+        for operator in block.operators
+        if operator.kind is OperatorKind.MATMUL and not any(experts & set(tensor.dims) for tensor in operator.outputs)
+    )
+
+
+def _of_input(block: Block, sizes: Mapping[str, float]) -> float:
+    """Bytes an element of the residual stream that enters the block; token ids are no activations."""
+    if any(operator.kind is OperatorKind.EMBEDDING for operator in block.operators):
+        return 0.0
+    written = {tensor.name for operator in block.operators for tensor in operator.outputs}
+    return max((size for name, size in sizes.items() if name not in written), default=0.0)
+
+
+# Bytes of tensors on a block's borders and at work inside it, on one device of a stage.
+
+
+def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> float:
+    """Bytes of gradients that a block's widest operator has at once, of its inputs and outputs, on one of tp ranks.
+
+    Launchers split what is wide (feed-forward, heads); the loss has its own rule (`Criterion.TRANSIENT_BYTES`).
+    """
+    sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    routed = expert_region(block.operators).operators
+    elements = (
+        sum(tensor.elements(sizes) for tensor in (*operator.inputs, *operator.outputs))
+        * (setting.expert_load if operator.name in routed else 1.0)
+        for operator in block.operators
+        if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
+    )
+    # A weight of four bits is unpacked while a product reads it.
+    packed = (
+        [] if setting.adapter is None else [n for operator in block.operators for n in setting.adapter.packed(operator, sizes)]
+    )
+    return (max(elements, default=0.0) / setting.tp + max(packed, default=0)) * setting.dtype.size_bytes
+
+
+def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
+    """Bytes a rank holds of the residual stream between two blocks."""
+    elements = setting.microbatch * (setting.seq_len // setting.cp) * graph.dims[HIDDEN]
+    share = setting.tp if setting.boundary.kind is SpecKind.SHARDED else 1
+    return elements * setting.dtype.size_bytes / share
+
+
+def chunk_buffer_bytes(graph: ModelGraph, setting: BlockSetting) -> float:
+    """Bytes of buffers that stay for products whose gathers and scatters run in chunks beside them."""
+    chunker = CHUNKERS.get(setting.implementation.tensor_overlap)
+    if chunker is None or setting.tp == 1 or setting.boundary.kind is not SpecKind.SHARDED:
+        return 0.0
+    return chunker.buffer_bytes(setting.tp * boundary_bytes(graph, setting), setting.tp)

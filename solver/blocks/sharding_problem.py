@@ -2,35 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
-from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_kept_bytes
-from meshwright.costmodels.memory.saved_activations import loss_transient_element_bytes
-from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ, VOCAB
-from meshwright.costmodels.model.expert_parallel import expert_dims, expert_region
-from meshwright.costmodels.model.implementation import (
-    Logits,
-    ScanKernels,
+from meshwright.costmodels.kernels.operator_time import (
+    OperatorTime,
+    Product,
+    operator_time,
+    product_in_parts_s,
+    weight_gradient_s,
 )
-from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_kept_bytes
+from meshwright.costmodels.memory.saved_activations import SavingRules, loss_transient_element_bytes
+from meshwright.costmodels.model.dims import BATCH, EXPERTS, FFN, SEQ, VOCAB
+from meshwright.costmodels.model.experts import ExpertRegion, expert_dims, expert_region
+from meshwright.costmodels.model.formats import MatmulRecipe
+from meshwright.costmodels.model.implementation import GatedProducts, Logits, ScanKernels, TensorOverlap, TrainedWeights
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, key_value_elements, matmul_shape, parameters
 from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.overlap import (
+    CHUNKERS,
+    MEASURED_INTERFERENCE,
+    Stream,
+    added_s,
+    adding_up_s,
+    chunking,
+    exposed_s,
+    travelling_chunk_s,
+)
 from meshwright.costmodels.network.token_dispatch import dispatch_s, expert_choice
-from meshwright.solver.blocks.intra_op import IntraOpProblem, ReshardEdge
-from meshwright.solver.blocks.kept_bytes import KeptBytes, kept_bytes
+from meshwright.costmodels.units import DType
+from meshwright.solver.blocks.recompute import KeptBytes, kept_bytes
 from meshwright.solver.blocks.setting import BlockSetting
-from meshwright.solver.blocks.tensor_communication import Placed, TensorCommunication
-from meshwright.solver.blocks.tp_strategies import REPLICATED, Strategy, strategies
+from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, Strategy, conversion, strategies
+from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.graph import Block, ModelGraph
+from meshwright.solver.sharding_problem.frontier import CriteriaGraph, frontier_choices
+
+# The operator-sharding problem of a block, solved exactly.
+#
+# One strategy per operator; each choice has a cost vector (time, memory, once-a-step costs), and each edge a resharding
+# cost vector that depends on both ends (Alpa, OSDI'22, eq. 1). Which memory is worth which time is known only to the
+# pipeline stage that holds the block, so the answer is the whole Pareto frontier, not one point.
+#
+# The frontier is that of the sharding engine (`solver.sharding_problem.frontier`), which also shards whole graphs.
 
 FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReshardEdge:
+    """Resharding between two operators: cost vector ``cost[i, j]`` for strategy i of ``source`` and j of ``target``."""
+
+    source: int
+    target: int
+    cost: FloatArray
+
+
+@dataclass(frozen=True)
+class IntraOpProblem:
+    """Operators, and for each its strategies' cost vectors, shape (strategies, criteria).
+
+    The first ``n_objectives`` criteria decide which choice beats which; the rest are carried along for reports.
+    """
+
+    node_costs: tuple[FloatArray, ...]
+    edges: tuple[ReshardEdge, ...]
+    n_objectives: int
+
+
+@dataclass(frozen=True)
+class IntraOpPoint:
+    """A point of the frontier: the strategy index of each operator and the block's cost vector."""
+
+    choice: tuple[int, ...]
+    cost: tuple[float, ...]
+
+
+def evaluate(problem: IntraOpProblem, choice: Sequence[int]) -> tuple[float, ...]:
+    """Cost vector of a choice of strategies."""
+    total = np.sum([costs[i] for costs, i in zip(problem.node_costs, choice, strict=True)], axis=0)
+    for edge in problem.edges:
+        total = total + edge.cost[choice[edge.source], choice[edge.target]]
+    return tuple(float(value) for value in total)
+
+
+def frontier(problem: IntraOpProblem, stop: Stop = never_stop) -> tuple[IntraOpPoint, ...]:
+    """Every Pareto-optimal cost vector with one choice each, sorted by cost; ties go to the smallest choice.
+
+    Raises SearchStopped.
+    """
+    if all(len(costs) == 1 for costs in problem.node_costs):
+        only = (0,) * len(problem.node_costs)
+        return (IntraOpPoint(only, evaluate(problem, only)),)
+    edges = tuple((edge.source, edge.target, edge.cost) for edge in problem.edges)
+    choices = frontier_choices(CriteriaGraph(problem.node_costs, edges, problem.n_objectives), stop)
+    points = [IntraOpPoint(choice, evaluate(problem, choice)) for choice in choices]
+    return tuple(_undominated(points, problem.n_objectives))
+
+
+def _undominated(points: Iterable[IntraOpPoint], n_objectives: int) -> list[IntraOpPoint]:
+    """Points that no other beats or equals, sorted: sums in another order differ in their last bits."""
+    kept: list[IntraOpPoint] = []
+    for point in sorted(points, key=lambda item: (item.cost, item.choice)):
+        if not any(_no_worse(other.cost, point.cost, n_objectives) for other in kept):
+            kept.append(point)
+    return kept
+
+
+def _no_worse(cost: tuple[float, ...], other: tuple[float, ...], n_objectives: int) -> bool:
+    return all(a <= b for a, b in zip(cost[:n_objectives], other[:n_objectives], strict=True))
 
 
 class Criterion(IntEnum):
@@ -339,3 +425,121 @@ class _Costing:
 def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
     """Return the bytes that a block keeps for the backward pass in a setting."""
     return kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved, cp=setting.cp)
+
+
+# The seconds that tensor-parallel communication adds to the operators of a block: in full, or what the products beside it do
+# not hide.
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An operator under a strategy."""
+
+    operator: Operator
+    strategy: Strategy
+
+
+class TensorCommunication:
+    """Times of the tp axis between the operators of one block, whose dims have ``sizes`` before they are split over it."""
+
+    def __init__(self, setting: BlockSetting, sizes: dict[str, int], region: ExpertRegion, rules: SavingRules):
+        self._setting = setting
+        self._sizes = sizes
+        self._region = region
+        self._rules = rules
+        self._converting_s: dict[tuple[Collective, float], float] = {}
+
+    def edge_s(self, source: Placed, target: Placed, tensor: Tensor) -> tuple[float, float]:
+        """Seconds that resharding a tensor adds forward, and its gradient backward."""
+        read = next(t for t in target.operator.inputs if t.name == tensor.name)
+        written, wanted = source.strategy.output_spec(source.operator, tensor), target.strategy.spec(read)
+        forward = self._beside_products(Product.OUTPUT, written, wanted, tensor, before=source, after=target)
+        written, wanted = (
+            target.strategy.input_gradient_spec(target.operator, read),
+            source.strategy.output_gradient_spec(tensor),
+        )
+        modules = self._modules_that_read(target.operator)
+        if self._sums_beside_weights(target):
+            return forward, self._beside_weight_gradient(modules * self.convert_s(written, wanted, tensor), target)
+        backward = self._beside_products(Product.INPUT_GRADIENT, written, wanted, tensor, before=target, after=source)
+        return forward, modules * backward
+
+    def convert_s(self, source: Spec, target: Spec, tensor: Tensor) -> float:
+        """Seconds of the collective that turns one layout of a tensor into another, while nothing else runs."""
+        collective = conversion(source, target)
+        if collective is None:
+            return 0.0
+        key = (collective, self._bytes(tensor))
+        if key not in self._converting_s:
+            self._converting_s[key] = float(collective_s(*key, self._setting.tp_topology))
+        return self._converting_s[key]
+
+    def _beside_products(
+        self, product: Product, source: Spec, target: Spec, tensor: Tensor, *, before: Placed, after: Placed
+    ) -> float:
+        """Return the seconds that a collective adds where frameworks cut the product that feeds a scatter, or reads what was
+        gathered."""
+        whole_s = self.convert_s(source, target, tensor)
+        setting, kind = self._setting, conversion(source, target)
+        chunker = CHUNKERS.get(setting.implementation.tensor_overlap)
+        placed = {Collective.ALL_GATHER: after, Collective.REDUCE_SCATTER: before}.get(kind) if kind else None
+        if chunker is None or kind is None or placed is None or not self._is_cut(placed.operator):
+            return whole_s
+        cut = chunking(kind, setting.tp, chunker)
+        size = self._bytes(tensor)
+        product_s, part_s = product_in_parts_s(
+            product,
+            placed.operator,
+            self._local(placed),
+            device=setting.device,
+            dtype=self._dtype(placed.operator),
+            parts=cut.chunks,
+        )
+        chunk_s = travelling_chunk_s(kind, size, setting.tp_topology, cut, whole_s=whole_s)
+        added = added_s(product_s, part_s, chunk_s, cut, self._stream, MEASURED_INTERFERENCE)
+        return added + adding_up_s(kind, size, setting.device, cut)
+
+    def _is_cut(self, operator: Operator) -> bool:
+        """Linear layers of a block are; products of routed experts and the vocabulary's are not."""
+        routed = operator.name in self._region.operators or operator.routed_dims
+        return operator.kind is OperatorKind.MATMUL and not routed and VOCAB not in operator.dims
+
+    def _sums_beside_weights(self, target: Placed) -> bool:
+        """Return True if input gradients are summed over tp while the weight gradient is computed."""
+        implementation = self._setting.implementation
+        return (
+            target.operator.kind is OperatorKind.MATMUL
+            and implementation.tensor_overlap in (TensorOverlap.WEIGHT_GRADIENT, TensorOverlap.USERBUFFERS)
+            and implementation.trained is not TrainedWeights.ADAPTERS
+        )
+
+    def _beside_weight_gradient(self, communication_s: float, target: Placed) -> float:
+        """Return the seconds that summing an operator's input gradients over tp adds to its weight gradient."""
+        if communication_s == 0.0:
+            return 0.0
+        setting = self._setting
+        compute_s = weight_gradient_s(
+            target.operator, self._local(target), device=setting.device, dtype=self._dtype(target.operator)
+        )
+        return float(exposed_s(np.array(communication_s), np.array(compute_s), self._stream, MEASURED_INTERFERENCE))
+
+    def _modules_that_read(self, operator: Operator) -> int:
+        """Modules among which a framework shares an operator, each with its own gradient of the input."""
+        is_gated = operator.kind is OperatorKind.MATMUL and [FFN in tensor.dims for tensor in operator.outputs] == [True, True]
+        return 2 if is_gated and self._setting.implementation.gated is GatedProducts.TWO else 1
+
+    @property
+    def _stream(self) -> Stream:
+        return Stream.INTER_NODE if self._setting.tp_topology.spans_nodes else Stream.INTRA_NODE
+
+    def _local(self, placed: Placed) -> dict[str, int]:
+        evenly = placed.strategy.local_sizes(self._sizes, self._setting.tp)
+        return self._region.local_sizes(placed.operator, evenly, ep=self._setting.ep)
+
+    def _dtype(self, operator: Operator) -> DType:
+        """Format that an operator's products compute in."""
+        is_low = operator.name in self._rules.low_precision
+        return (self._setting.recipe.dtype if is_low else None) or self._setting.dtype
+
+    def _bytes(self, tensor: Tensor) -> float:
+        return tensor.elements(self._sizes) * self._setting.dtype.size_bytes

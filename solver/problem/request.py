@@ -19,16 +19,13 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.adapter import Adapter
 from meshwright.costmodels.model.dims import EXPERTS, POSITIONS
 from meshwright.costmodels.model.documents import MAX_PACKED_TOKENS, DocumentLengths, Fill, PackedDocuments
-from meshwright.costmodels.model.expert_routing import BALANCED, ExpertRouting
-from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
-from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.model.experts import BALANCED, ExpertRouting
+from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat, WeightFormat
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
-from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.serving.speculation import Speculation
 from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, PositiveFloat, PositiveInt
-from meshwright.solver.problem.choices import (
-    Objective,
-)
+from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.search import Search

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Interval, Len
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.memory.offload import Tier
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Optimizer, Tier
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK, Risk
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -19,6 +18,7 @@ from meshwright.solver.problem.choice import (
     EVERY_FORM,
     SERVING,
     TRAINING,
+    Choice,
     Entry,
     Form,
     Launched,
@@ -47,7 +47,86 @@ from meshwright.solver.problem.choices import (
 )
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
-from meshwright.solver.problem.kinds_of_choices import degree, of_stages, opening, restriction, setting
+
+# The kinds of choices that fields of a search are: each says what all fields of its kind have in common.
+
+
+def setting(word: str, forms: frozenset[Form] = EVERY_FORM, *, said: Said, at_most: float | None = None) -> Choice:
+    """Return the choice of a field that decides which plans compete and for how long, but stands in none of them."""
+    return Choice(
+        word=word,
+        forms=forms,
+        launched=Launched.NOT_OF_A_PLAN,
+        place=None,
+        unnamed=Unnamed.DEFAULT,
+        published=Published.AS_ASKED,
+        said=said,
+        lock=Lock.NOT_OF_A_PLAN,
+        at_most=at_most,
+    )
+
+
+def restriction(
+    word: str,
+    place: Place,
+    *,
+    forms: frozenset[Form] = TRAINING,
+    launched: Launched,
+    published: Published | tuple[Any, ...],
+    lock: Lock,
+    unnamed: Unnamed = Unnamed.ANY,
+) -> Choice:
+    """Return the choice of a field that lists the values which a plan may have."""
+    return Choice(
+        word=word,
+        forms=forms,
+        launched=launched,
+        place=place,
+        unnamed=unnamed,
+        published=published,
+        said=Said.LISTED,
+        lock=lock,
+        at_most=None,
+    )
+
+
+def degree(
+    word: str,
+    forms: frozenset[Form],
+    *,
+    launched: Launched,
+    published: Published | tuple[Any, ...] = Published.AS_ASKED,
+    lock: Lock = Lock.AXES,
+    unnamed: Unnamed = Unnamed.ANY,
+) -> Choice:
+    """Return the choice of a mesh axis."""
+    place = Place(Part.AXES, word)
+    return restriction(word, place, forms=forms, launched=launched, published=published, lock=lock, unnamed=unnamed)
+
+
+def of_stages(word: str, path: str, *, launched: Launched, closed: tuple[Any, ...], lock: Lock = Lock.CHOICES) -> Choice:
+    """Return the choice of something of stages that has its default alone unless a request names it, as for all published
+    planners, whose values are ``closed``."""
+    place = Place(Part.STAGES, path)
+    return restriction(word, place, launched=launched, published=closed, lock=lock, unnamed=Unnamed.DEFAULT)
+
+
+def opening(
+    word: str, forms: frozenset[Form], place: Place, *, launched: Launched, lock: Lock, at_most: float | None = None
+) -> Choice:
+    """Return the choice of a field that opens a form, or an order of devices, which is not searched unless asked for."""
+    return Choice(
+        word=word,
+        forms=forms,
+        launched=launched,
+        place=place,
+        unnamed=Unnamed.DEFAULT,
+        published=Published.AS_ASKED,
+        said=Said.BY_FORM,
+        lock=lock,
+        at_most=at_most,
+    )
+
 
 MAX_TIME_LIMIT_S = 86_400.0
 DEFAULT_MEMORY_LIMIT_BYTES = 2 * 2**30
@@ -323,3 +402,16 @@ class Search:
 
 LEDGER: Mapping[str, Entry] = ledger_of(Search)
 """The search choices by the name of their field, in order. Made at import, so that a field that says too little stops all."""
+
+
+# The restrictions of a request, in the words of a certificate.
+
+
+def restrictions_text(search: Search, forms: frozenset[Form]) -> str:
+    """Return the choices of these forms that a search restricts, with the values it allows; empty where it restricts none."""
+    fixed = [
+        f"{entry.choice.word} in {sorted(str(getattr(value, 'value', value)) for value in getattr(search, name))}"
+        for name, entry in LEDGER.items()
+        if entry.choice.said is Said.LISTED and entry.choice.forms & forms and getattr(search, name)
+    ]
+    return f"; restricted to {', '.join(fixed)}" if fixed else ""

@@ -14,8 +14,7 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, ScheduleArrivals, TraceArrivals
-from meshwright.solver.request_changes import Change, beside, more_nodes, restrictions_lifted, rounded, with_targets
-from meshwright.solver.suggestions import LEAST_SAID
+from meshwright.solver.suggestions import LEAST_SAID, Change, beside, more_nodes, restrictions_lifted, rounded, with_targets
 
 RELAXED = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
 """Targets that are tried, over what the reason says is needed: that is of a request alone where none keeps it even so."""

@@ -21,16 +21,16 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS, Layout, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.planning import require_servable
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import UNITS
 from meshwright.solver.serving.promise.evaluation import SCREENING_REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
 from meshwright.solver.serving.promise.running import P95
-from meshwright.solver.serving.rules import require_servable
+from meshwright.solver.serving.workers.cheapest import least_energy
 from meshwright.solver.serving.workers.given import is_in_layout, is_layout_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID, step_below
-from meshwright.solver.serving.workers.least_energy import least_energy
 from meshwright.solver.serving.workers.reasons import late_alone, memory_shortfall, missed_targets
 
 EVERY_LAYOUT = "layouts"

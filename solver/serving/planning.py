@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from meshwright.costmodels.errors import ModelError, PlanFileError, WorkloadError
+from meshwright.costmodels.model.memory_law import DEFAULT_RISK
+from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.solver.answer.frontier import Interactivity
+from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import SearchStats
-from meshwright.solver.answer.reason import unfinished_search
+from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, SearchStats
+from meshwright.solver.answer.reason import Reason, unfinished_search
 from meshwright.solver.control import OnProgress, Stop, never_stop
-from meshwright.solver.problem.choices import FrontierScope
+from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, Objective, ServingMode, Space
+from meshwright.solver.problem.launchers.server import PromptSharing
+from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.serving_load import ScheduleArrivals
 from meshwright.solver.serving.engines.engine import EngineBuilder
-from meshwright.solver.serving.engines.layouts import worker_layouts
-from meshwright.solver.serving.equals import equal_plans
-from meshwright.solver.serving.forms.form import Asked, Earlier, FormSearch
+from meshwright.solver.serving.engines.layouts import (
+    Tokens,
+    has_format,
+    layouts,
+    require_routable,
+    serving_precision,
+    worker_layouts,
+)
+from meshwright.solver.serving.forms.form import Asked, Earlier, Form, FormSearch, Misfit
 from meshwright.solver.serving.forms.table import FORMS, space_of
-from meshwright.solver.serving.no_plan import infeasible_serving
 from meshwright.solver.serving.promise.evaluation import Evaluator
-from meshwright.solver.serving.promise.promised import promised_of
-from meshwright.solver.serving.promise.question import Question
-from meshwright.solver.serving.promise.unit_cost import require_prices, unit_cost
-from meshwright.solver.serving.rules import require_servable
-from meshwright.solver.serving.workers.interactivity import swept_points
+from meshwright.solver.serving.promise.promised import KeptPlan, promised_of
+from meshwright.solver.serving.promise.question import Question, require_prices, unit_cost
+from meshwright.solver.serving.workers.answer import infeasible_plan
+from meshwright.solver.serving.workers.goodput import swept_points
 from meshwright.solver.serving.workers.reasons import no_layout, why_infeasible
 
 
@@ -121,3 +134,227 @@ def _with_interactivity(plan: Plan, asked: Asked, searches: Sequence[FormSearch]
         plan_tokens_per_s_per_user=of_a_user,
     )
     return replace(plan, interactivity=drawn)
+
+
+# Serving plans that ranking can't tell from the answer, and of them those that differ most in what is uncertain.
+#
+# A layout's throughput errs by a part that all layouts of a deployment share, which moves none before another, and by one of
+# its
+# own. What a plan costs, in devices, money or energy, is so many devices for so many answers a second: it errs alike.
+
+OWN_SPREAD = 0.094
+"""Spread (natural logarithm) of measured over predicted throughput that each layout has of its own."""
+
+BASIS = "2,018 pairs of measured serving layouts that competed, of 20 deployments"
+"""Both made by benchmarks/decisions_serving.py (docs/decisions-serving.md)."""
+
+WITHIN = math.expm1(math.sqrt(2.0) * OWN_SPREAD)
+
+MOST_TO_TRY = 3
+"""Plans that are named beside the best."""
+
+_MORE = {
+    Objective.DEVICES: "more devices",
+    Objective.COST: "more money",
+    Objective.ENERGY: "more energy",
+    Objective.THROUGHPUT: "more time for as many answers",
+}
+
+_AS_GOOD = 5e-4
+"""Shares below it are 0.0% in words."""
+
+
+def equal_plans(objective: Objective, plan: Plan, own: KeptPlan | None, met: Iterable[KeptPlan]) -> Equals:
+    """Return the class of a plan: of each name that was met the best that is within the noise. ``own`` is the plan as its
+    search met it, None of a form that names none."""
+    best, figures = plan.certificate.objective, plan.predicted
+    assert best is not None and figures is not None, "a feasible plan"
+    names: dict[str, KeptPlan] = {}
+    for each in met:
+        is_equal = each.objective <= best * (1.0 + WITHIN) and (own is None or each.name != own.name)
+        if is_equal and (each.name not in names or _order(each) < _order(names[each.name])):
+            names[each.name] = each
+    chances = [each for each in (figures.chance_ttft_missed, figures.chance_tpot_missed) if each is not None]
+    splits = math.inf if own is None else own.splits
+    answer = KeptPlan(
+        "",
+        best,
+        0 if own is None else own.splits,
+        figures.ttft_p95_s or 0.0,
+        figures.tpot_p95_s or 0.0,
+        figures.peak_memory_bytes,
+        max(chances) if chances else None,
+    )
+    plainest = min(names.values(), key=lambda each: (each.splits, _order(each)), default=None)
+    return Equals(
+        within=WITHIN,
+        count=len(names) + 1,
+        all_found=False,
+        also_try=tuple(_also_try(objective, answer, each) for each in _most_different(answer, list(names.values()))),
+        basis=BASIS,
+        plainest=None if plainest is None or plainest.splits >= splits else _also_try(objective, answer, plainest),
+    )
+
+
+def _order(each: KeptPlan) -> tuple[object, ...]:
+    return each.objective, each.missed or 0.0, each.name
+
+
+def _most_different(answer: KeptPlan, others: Sequence[KeptPlan]) -> list[KeptPlan]:
+    """Up to `MOST_TO_TRY` plans, each the one that differs most from those taken before it, the best among equals."""
+    taken, left = [answer], sorted(others, key=_order)
+    while left and len(taken) <= MOST_TO_TRY:
+        farthest = max(left, key=lambda other: min(_apart(other, each) for each in taken))
+        taken.append(farthest)
+        left.remove(farthest)
+    return taken[1:]
+
+
+def _apart(one: KeptPlan, other: KeptPlan) -> float:
+    """Return how differently two plans stand to what is promised: by chances to miss it, and by the times that they spend."""
+    chances = abs((one.missed or 0.0) - (other.missed or 0.0))
+    times = ((one.ttft_s, other.ttft_s), (one.tpot_s, other.tpot_s))
+    return chances + OWN_SPREAD * sum(abs(math.log(a / b)) for a, b in times if a > 0.0 and b > 0.0)
+
+
+def _also_try(objective: Objective, answer: KeptPlan, other: KeptPlan) -> AlsoTry:
+    worse = other.objective / answer.objective - 1.0
+    said = ["predicted as good" if abs(worse) < _AS_GOOD else f"predicted {worse:.1%} {_MORE[objective]}"]
+    for name, own_s, other_s in (("TTFT", answer.ttft_s, other.ttft_s), ("TPOT", answer.tpot_s, other.tpot_s)):
+        if own_s > 0.0 and other_s > 0.0:
+            said.append(f"P95 {name} {other_s * 1e3:.4g} ms instead of {own_s * 1e3:.4g} ms")
+    if other.missed is not None and answer.missed is not None:
+        said.append(f"{other.missed:.1%} chance to miss a target instead of {answer.missed:.1%}")
+    return AlsoTry(
+        summary=other.name,
+        step_time_s=None,
+        peak_memory_bytes=other.peak_memory_bytes,
+        chance_out_of_memory=None,
+        differs="; ".join(said),
+        objective=other.objective,
+        chance_missed=other.missed,
+    )
+
+
+# The requests that serving plans are made for, and those that are refused before any search.
+
+_OF_ONE_RATE = (Objective.THROUGHPUT, Objective.ENERGY)
+"""Objectives whose figures are at one rate: the highest that is sustained, or that which idle power is shared by."""
+
+
+def require_servable(request: ServingRequest) -> None:
+    """Refuse what no layout of this space can mean, before any search.
+
+    Raises WorkloadError for search restrictions and objectives of training, ModelError for models this space can't serve,
+    ClusterError when no device of the cluster computes in the workload's precision.
+    """
+    if not any(has_format(group, request) for group in request.cluster.groups):
+        device, precision = request.cluster.groups[0].node.device, serving_precision(request.workload)
+        device.peak(precision.weights.computed_in(device))
+        device.peak(precision.activations)
+    if request.objective is Objective.STEP_TIME:
+        raise WorkloadError(
+            "the objective does not go with a serving workload",
+            given=request.objective.value,
+            allowed=", ".join(o.value for o in (Objective.DEVICES, Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)),
+        )
+    if isinstance(request.workload.arrivals, ScheduleArrivals) and request.objective in _OF_ONE_RATE:
+        raise WorkloadError(
+            "this objective is of one rate, and a schedule has several",
+            given=request.objective.value,
+            allowed="objective devices or cost; or arrivals poisson, at the rate of one interval",
+        )
+    for form in FORMS:
+        form.refuse(request)
+    _require_serving_search(request.search)
+    require_routable(request.model, request.workload.experts)
+    if not request.model.is_chain:
+        raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
+    for block in request.model.blocks:
+        for operator in block.operators:
+            if operator.kind is OperatorKind.ATTENTION and operator.mask is AttentionMask.FULL:
+                raise ModelError(
+                    "only causal attention can generate token by token",
+                    given=f"{block.name}/{operator.name}: full",
+                )
+    _require_prefill_layout(request)
+
+
+def _require_prefill_layout(request: ServingRequest) -> None:
+    """Refuse degrees of cp that no prefill worker can have."""
+    cp = request.search.cp
+    if cp and 1 not in cp and next(layouts(request, Tokens.SHARED), None) is None:
+        raise WorkloadError(
+            "no worker shares prompts over so many ranks",
+            given=f"search.cp {list(cp)} with search.engine {request.search.engine.value}",
+            allowed="1; of search.engine sglang divisors of a node, for models without recurrent states",
+        )
+
+
+def _require_serving_search(search: Search) -> None:
+    set_for_training = {
+        "cp": search.cp and 1 not in search.cp and not _may_share_prompts(search),
+        "microbatch": search.microbatch,
+        "recompute": search.recompute,
+        "zero_stages": search.zero_stages,
+    }
+    given = [name for name, value in set_for_training.items() if value]
+    if search.risk != DEFAULT_RISK or search.price_risk is not None:
+        raise WorkloadError(
+            "search.risk is of training plans: a serving engine sizes its cache by the memory that it finds free at start",
+            given=search.risk if search.price_risk is None else f"price_risk {search.price_risk}",
+            allowed=f"{DEFAULT_RISK}, which has no effect",
+            remedy="set cluster.memory_reserve for a margin of your own, slo.confidence for targets",
+        )
+    if given:
+        sharing = ", ".join(engine for engine, rules in ENGINES.items() if rules.prompt_sharing is not PromptSharing.NONE)
+        raise WorkloadError(
+            "search restrictions of training do not go with a serving workload",
+            given=given,
+            allowed=f"dp (replicas), tp, pp, ep, attention_dp, kvp; cp of engine {sharing} or of prefill workers",
+        )
+    if search.space is Space.LAUNCHABLE and search.launcher not in (*SERVERS, DEFAULT_LAUNCHER):
+        raise WorkloadError(
+            "the launcher does not serve", given=search.launcher.value, allowed=", ".join(server.value for server in SERVERS)
+        )
+
+
+def _may_share_prompts(search: Search) -> bool:
+    return ServingMode.DISAGGREGATED in search.modes or ENGINES[search.engine].prompt_sharing is not PromptSharing.NONE
+
+
+# The answer that no form of a serving plan keeps the promise.
+
+
+def infeasible_serving(request: ServingRequest, reason: Reason, stats: SearchStats, notes: Sequence[str] = ()) -> Plan:
+    """The answer that there is no plan in the space that the request's forms make, and why."""
+    return infeasible_plan(request, reason, stats, space=space_of(request), notes=notes)
+
+
+# A plan that was given: predicted anew by its form.
+
+
+def predict_serving(request: ServingRequest, plan: Plan) -> Plan:
+    """The plan with every figure predicted anew; infeasible, with the reason, where it lacks memory or misses a target.
+
+    Raises PlanFileError when the plan does not belong to the request.
+    """
+    form, layout = form_and_layout(request, plan)
+    found = form.predict(request, plan, layout)
+    if isinstance(found, Misfit):
+        missed = infeasible_serving(request, found.reason, found.stats)
+        return replace(missed, certificate=replace(missed.certificate, space=GIVEN_PLAN))
+    return found
+
+
+def form_and_layout(request: ServingRequest, plan: Plan) -> tuple[Form[Any], ServingLayout]:
+    """The form of a feasible serving plan, and its layout.
+
+    Raises PlanFileError for any other plan, and for a request that nothing serves what its rules say.
+    """
+    for form in FORMS:
+        if isinstance(plan.layout, form.layout):
+            # Kinds of workers can be predicted and simulated under arrivals that they are not searched for.
+            require_servable(replace(request, search=replace(request.search, worker_kinds=1)))
+            return form, plan.layout
+    raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)

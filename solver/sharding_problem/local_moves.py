@@ -9,6 +9,7 @@ import numpy as np
 from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.sharding_problem.core import Core
 from meshwright.solver.sharding_problem.problem import IntArray
+from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 
 def descend(core: Core, choice: IntArray, *, max_passes: int = 50) -> IntArray:
@@ -147,3 +148,233 @@ def _repair(  # type: ignore[no-untyped-def]
             return
         shift(best_node, choice[best_node], best_new, item_starts, item_spans, item_offsets, usage, load)
         choice[best_node] = best_new
+
+
+# Exact moves over random trees of a core, compiled: all nodes of a small tree choose anew, the rest stays.
+#
+# A tree is grown from a node so that the core has no other edges between its nodes; then dynamic programming finds its best
+# joint choice in time linear in its tables (block coordinate descent over trees: Hamze and de Freitas, UAI 2004). Memory
+# enters through prices; a move is kept where it fits and costs less without them.
+
+_SIZES = (4, 16, 60, 250)
+"""Most nodes of a tree, drawn at random: small ones are tried often, and one of the largest takes under a millisecond."""
+
+_PRICE_SPREAD = 2.0
+"""Prices of a move are the bound's, times a factor from 0 to this: those of the bound fit an average of many choices."""
+
+
+class TreeMoves:
+    """Moves over one core."""
+
+    def __init__(self, core: Core):
+        self.core = core
+        self._arrays = core_arrays(core)
+        of_tree = (max(_SIZES), core.most_strategies)
+        self._scratch = (
+            np.full(core.node_count, -1, dtype=np.int64),
+            np.zeros(core.node_count, dtype=np.int64),
+            np.empty(of_tree),
+            np.empty(of_tree, dtype=np.int64),
+        )
+
+    def improve(
+        self, choice: IntArray, memory_cost: FloatArray, rng: np.random.Generator, *, moves: int
+    ) -> tuple[IntArray, float]:
+        """The choice, which fits, after so many tries, and the table entries that they touched; the result fits.
+
+        ``memory_cost`` is the priced memory of every strategy, shape (sum k,).
+        """
+        core = self.core
+        if core.node_count == 0:
+            return choice, 0.0
+        improved, load = choice.copy(), core.load_of(choice)
+        roots = rng.integers(core.node_count, size=moves)
+        sizes = rng.choice(np.asarray(_SIZES), size=moves)
+        factors = rng.uniform(0.0, _PRICE_SPREAD, size=moves)
+        factors[rng.random(moves) < 0.5] = 0.0
+        drawn = (roots, sizes, factors, int(rng.integers(2**32)))
+        touched = _improve(*(*self._arrays, memory_cost, *drawn, *self._scratch, improved, load))
+        return improved, float(touched)
+
+
+@kept_compiled
+def _improve(  # type: ignore[no-untyped-def]
+    offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, item_starts, item_spans,
+    item_offsets, usage, capacity, memory_cost, roots, sizes, factors, seed, place, contacts,
+    total, best, choice, load,
+):  # fmt: skip
+    """Try one move for each root; returns entries touched. ``place`` (all -1) and ``contacts`` (all 0) stay as they came."""
+    np.random.seed(seed)
+    most = total.shape[0]
+    tree = np.empty(most, dtype=np.int64)
+    parent = np.empty(most, dtype=np.int64)
+    parent_link = np.empty(most, dtype=np.int64)
+    old = np.empty(most, dtype=np.int64)
+    touched = 0.0
+    for move in range(len(roots)):
+        count = _grow(roots[move], sizes[move], link_offsets, link_ends, place, contacts, tree, parent, parent_link)
+        for p in range(count):
+            old[p] = choice[tree[p]]
+        touched += _gather(
+            count, tree, place, factors[move], offsets, cost, memory_cost, link_offsets, links, link_ends, edge_offsets,
+            tables, transposed, choice, total,
+        )  # fmt: skip
+        before = _cost_of_tree(
+            count, tree, place, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice
+        )
+        touched += _choose(
+            count, tree, parent, parent_link, offsets, links, edge_offsets, tables, transposed, total, best, choice
+        )
+        after = _cost_of_tree(
+            count, tree, place, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice
+        )
+        if not (
+            after < before
+            and _move_load(count, tree, old, choice, item_starts, item_spans, item_offsets, usage, load, capacity)
+        ):
+            for p in range(count):
+                choice[tree[p]] = old[p]
+        _clear(count, tree, link_offsets, link_ends, place, contacts)
+    return touched
+
+
+@kept_compiled
+def _grow(root, size, link_offsets, link_ends, place, contacts, tree, parent, parent_link):  # type: ignore[no-untyped-def]
+    """Nodes of a tree in order of growth: each next one touches the tree by one edge only."""
+    tree[0] = root
+    place[root] = 0
+    parent[0] = -1
+    count = 1
+    head = 0
+    for link in range(link_offsets[root], link_offsets[root + 1]):
+        contacts[link_ends[link]] += 1
+    while head < count and count < size:
+        i = tree[head]
+        degree = link_offsets[i + 1] - link_offsets[i]
+        first = np.random.randint(max(degree, 1))
+        for step in range(degree):
+            link = link_offsets[i] + (first + step) % degree
+            j = link_ends[link]
+            if count < size and place[j] < 0 and contacts[j] == 1:
+                tree[count] = j
+                place[j] = count
+                parent[count] = head
+                parent_link[count] = link
+                count += 1
+                for other in range(link_offsets[j], link_offsets[j + 1]):
+                    contacts[link_ends[other]] += 1
+        head += 1
+    return count
+
+
+@kept_compiled
+def _clear(count, tree, link_offsets, link_ends, place, contacts):  # type: ignore[no-untyped-def]
+    for p in range(count):
+        i = tree[p]
+        place[i] = -1
+        contacts[i] = 0
+        for link in range(link_offsets[i], link_offsets[i + 1]):
+            contacts[link_ends[link]] = 0
+
+
+@kept_compiled
+def _gather(  # type: ignore[no-untyped-def]
+    count, tree, place, factor, offsets, cost, memory_cost, link_offsets, links, link_ends, edge_offsets, tables,
+    transposed, choice, total,
+):  # fmt: skip
+    """Cost of every strategy of the tree's nodes, memory and edges out of the tree included; returns entries touched."""
+    touched = 0
+    for p in range(count):
+        i = tree[p]
+        k = offsets[i + 1] - offsets[i]
+        for s in range(k):
+            total[p, s] = cost[offsets[i] + s] + factor * memory_cost[offsets[i] + s]
+        for link in range(link_offsets[i], link_offsets[i + 1]):
+            j = link_ends[link]
+            if place[j] < 0:
+                table = tables if j < i else transposed
+                start = edge_offsets[links[link]] + choice[j] * k
+                for s in range(k):
+                    total[p, s] += table[start + s]
+                touched += k
+    return touched
+
+
+@kept_compiled
+def _choose(  # type: ignore[no-untyped-def]
+    count, tree, parent, parent_link, offsets, links, edge_offsets, tables, transposed, total, best, choice
+):  # fmt: skip
+    """Dynamic programming from the leaves up, then the best strategies from the root down; returns entries touched."""
+    touched = 0
+    for p in range(count - 1, 0, -1):
+        i, q = tree[p], parent[p]
+        j = tree[q]
+        k, k_parent = offsets[i + 1] - offsets[i], offsets[j + 1] - offsets[j]
+        # Rows of this table are the parent's strategies.
+        table = tables if j < i else transposed
+        start = edge_offsets[links[parent_link[p]]]
+        for r in range(k_parent):
+            least, at = np.inf, 0
+            for s in range(k):
+                value = total[p, s] + table[start + r * k + s]
+                if value < least:
+                    least, at = value, s
+            total[q, r] += least
+            best[p, r] = at
+        touched += k * k_parent
+    root = tree[0]
+    at = 0
+    for s in range(offsets[root + 1] - offsets[root]):
+        if total[0, s] < total[0, at]:
+            at = s
+    choice[root] = at
+    for p in range(1, count):
+        choice[tree[p]] = best[p, choice[tree[parent[p]]]]
+    return touched
+
+
+@kept_compiled
+def _move_load(  # type: ignore[no-untyped-def]
+    count, tree, old, choice, item_starts, item_spans, item_offsets, usage, load, capacity
+):  # fmt: skip
+    """Change the load from the old strategies to the new ones if that fits; whether it did."""
+    for p in range(count):
+        i = tree[p]
+        if choice[i] != old[p]:
+            shift(i, old[p], choice[i], item_starts, item_spans, item_offsets, usage, load)
+    for p in range(count):
+        i = tree[p]
+        if choice[i] != old[p] and not _fits(i, item_starts, item_spans, load, capacity):
+            for q in range(count):
+                j = tree[q]
+                if choice[j] != old[q]:
+                    shift(j, choice[j], old[q], item_starts, item_spans, item_offsets, usage, load)
+            return False
+    return True
+
+
+@kept_compiled
+def _cost_of_tree(  # type: ignore[no-untyped-def]
+    count, tree, place, offsets, cost, link_offsets, links, link_ends, edge_offsets, tables, transposed, choice
+):  # fmt: skip
+    """Cost of the tree's nodes and of all their edges."""
+    total = 0.0
+    for p in range(count):
+        i = tree[p]
+        total += cost[offsets[i] + choice[i]]
+        k = offsets[i + 1] - offsets[i]
+        for link in range(link_offsets[i], link_offsets[i + 1]):
+            j = link_ends[link]
+            if place[j] < 0 or j < i:
+                table = tables if j < i else transposed
+                total += table[edge_offsets[links[link]] + choice[j] * k + choice[i]]
+    return total
+
+
+@kept_compiled
+def _fits(i, item_starts, item_spans, load, capacity):  # type: ignore[no-untyped-def]
+    for item in range(item_starts[i], item_starts[i + 1]):
+        for t in range(item_spans[item, 0], item_spans[item, 1]):
+            if load[t] > capacity[t]:
+                return False
+    return True

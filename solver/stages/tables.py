@@ -5,17 +5,232 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.stages import count_kernel, label_kernel, table_kernels
 from meshwright.solver.stages.longest import Best, Found, SolveWithin, least_objective
-from meshwright.solver.stages.table_kernels import Candidates
+
+# Compiled inner loops of `solver.stages.tables`: all arrays, no validation.
+#
+# A *candidate* is one way to run blocks ``first..last``: so many devices, behind at least and at most so many of earlier
+# stages,
+# a time, an extra, and the number of later stages its memory allows. Candidates are sorted by (first, last, devices, place,
+# time); those of one segment lie between two starts.
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Candidates(NamedTuple):
+    """``start[first, last] : start[first, last] + length[first, last]`` are the candidates of a segment, in parallel arrays.
+
+    ``kind`` is the same for as many devices in the same place: behind ``lowest`` to ``highest`` devices of earlier stages.
+    """
+
+    start: Ints
+    length: Ints
+    devices: Ints
+    kind: Ints
+    lowest: Ints
+    highest: Ints
+    time: Floats
+    extra: Floats
+    later: Ints
+    submesh: Ints
+    config: Ints
+
+
+@kept_compiled
+def has_bad_figure(times: Floats, extra: Floats) -> bool:
+    """Return True if a possible stage (on or above the diagonal, not infinite) has a negative or undefined time or extra."""
+    n_blocks, _, n_submeshes, n_configs = times.shape
+    for first in range(n_blocks):
+        for last in range(first, n_blocks):
+            for s in range(n_submeshes):
+                for c in range(n_configs):
+                    t = times[first, last, s, c]
+                    if not t >= 0.0:
+                        return True
+                    if extra.size > 0 and t < np.inf and not 0.0 <= extra[first, last, s, c] < np.inf:
+                        return True
+    return False
+
+
+@kept_compiled
+def list_candidates(
+    times: Floats,
+    max_in_flight: Ints,
+    extra: Floats,
+    submesh_devices: Ints,
+    devices_before: Ints,
+    submesh_kind: Ints,
+    submesh_order: Ints,
+) -> Candidates:
+    """Every candidate that no other beats: of as many devices in the same place, no slower, no more extra, no more memory.
+
+    ``devices_before[submesh]`` holds the fewest and the most devices of earlier stages. ``submesh_order`` lists submeshes by
+    devices and place, those of one ``submesh_kind`` together; an empty ``extra`` stands for zeros.
+    """
+    n_blocks, _, n_submeshes, n_configs = times.shape
+    segments = n_blocks * (n_blocks + 1) // 2
+    start = np.zeros((n_blocks, n_blocks), np.int64)
+    length = np.zeros((n_blocks, n_blocks), np.int64)
+    size = segments * n_submeshes * n_configs
+    later = np.empty(size, np.int64)
+    submesh, config = np.empty(size, np.int64), np.empty(size, np.int64)
+    time, spare = np.empty(size), np.empty(size)
+    has_extra = extra.size > 0
+    end = 0
+    for first in range(n_blocks):
+        for last in range(first, n_blocks):
+            start[first, last] = end
+            group = end
+            for s in submesh_order:
+                if devices_before[s, 0] > devices_before[s, 1]:
+                    continue
+                if end > group and submesh_kind[submesh[group]] != submesh_kind[s]:
+                    group = end
+                for c in range(n_configs):
+                    t = times[first, last, s, c]
+                    q = min(max_in_flight[first, last, s, c], n_blocks - 1 - last)
+                    if t == np.inf or q < min(1, n_blocks - 1 - last):
+                        continue
+                    d = extra[first, last, s, c] if has_extra else 0.0
+                    beaten = False
+                    for e in range(group, end):
+                        if time[e] <= t and spare[e] <= d and later[e] >= q:
+                            beaten = True
+                            break
+                    if beaten:
+                        continue
+                    kept = group
+                    for e in range(group, end):
+                        if not (t <= time[e] and d <= spare[e] and q >= later[e]):
+                            time[kept], spare[kept], later[kept] = time[e], spare[e], later[e]
+                            submesh[kept], config[kept] = submesh[e], config[e]
+                            kept += 1
+                    end = kept
+                    while kept > group and (time[kept - 1] > t or (time[kept - 1] == t and spare[kept - 1] > d)):
+                        time[kept], spare[kept], later[kept] = time[kept - 1], spare[kept - 1], later[kept - 1]
+                        submesh[kept], config[kept] = submesh[kept - 1], config[kept - 1]
+                        kept -= 1
+                    time[kept], spare[kept], later[kept] = t, d, q
+                    submesh[kept], config[kept] = s, c
+                    end += 1
+            length[first, last] = end - start[first, last]
+    chosen = submesh[:end]
+    return Candidates(
+        start,
+        length,
+        submesh_devices[chosen],
+        submesh_kind[chosen],
+        devices_before[:, 0][chosen],
+        devices_before[:, 1][chosen],
+        time[:end].copy(),
+        spare[:end].copy(),
+        later[:end].copy(),
+        chosen.copy(),
+        config[:end].copy(),
+    )
+
+
+@kept_compiled
+def fewest_stages(candidates: Candidates, limit: float) -> Ints:
+    """``fewest[k]``: no partition of blocks k.. without a stage longer than ``limit`` has fewer stages; 2**30: none exists."""
+    n_blocks = candidates.start.shape[0]
+    fewest = np.full(n_blocks + 1, 2**30, np.int64)
+    fewest[n_blocks] = 0
+    for first in range(n_blocks - 1, -1, -1):
+        for last in range(n_blocks - 1, first - 1, -1):
+            after = fewest[last + 1]
+            if after + 1 >= fewest[first]:
+                continue
+            begin = candidates.start[first, last]
+            for e in range(begin, begin + candidates.length[first, last]):
+                if candidates.time[e] <= limit and candidates.later[e] >= after:
+                    fewest[first] = after + 1
+                    break
+    return fewest
+
+
+@kept_compiled
+def least_prefix_tails(candidates: Candidates, fewest: Ints, limit: float, n_devices: int) -> Floats:
+    """``tails[k, D]``: least tail of blocks ..k-1 on exactly D devices, memory checked against ``fewest`` later stages only.
+
+    Hence a lower bound. Adding a stage behind a prefix of tail w makes it ``time + max(w, extra)``, so one number a
+    state is enough, and a row of states is one vector operation.
+    """
+    n_blocks = candidates.start.shape[0]
+    tails = np.full((n_blocks + 1, n_devices + 1), np.inf)
+    tails[0, 0] = 0.0
+    for first in range(n_blocks):
+        low, high = finite_range(tails[first], np.inf)
+        if low > high:
+            continue
+        for last in range(first, n_blocks):
+            begin = candidates.start[first, last]
+            used_kind, used_extra = -1, np.inf
+            for e in range(begin, begin + candidates.length[first, last]):
+                time, extra, devices = candidates.time[e], candidates.extra[e], candidates.devices[e]
+                if time > limit or candidates.later[e] < fewest[last + 1]:
+                    continue
+                if candidates.kind[e] == used_kind and extra >= used_extra:
+                    continue
+                used_kind, used_extra = candidates.kind[e], extra
+                start, stop = max(low, candidates.lowest[e]), min(high, candidates.highest[e]) + 1
+                if stop <= start:
+                    continue
+                row = tails[first, start:stop]
+                into = tails[last + 1, start + devices : stop + devices]
+                for x in range(row.shape[0]):
+                    into[x] = min(into[x], time + max(row[x], extra))
+    return tails
+
+
+@kept_compiled
+def walk_back(candidates: Candidates, fewest: Ints, tails: Floats, limit: float) -> Ints:
+    """The candidates, from first stage to last, of a prefix chain that `least_prefix_tails` found for everything."""
+    n_blocks, n_devices = tails.shape[0] - 1, tails.shape[1] - 1
+    chain = np.empty(n_blocks, np.int64)
+    length = 0
+    end, used = n_blocks, n_devices
+    while end > 0:
+        found = False
+        for first in range(end):
+            begin = candidates.start[first, end - 1]
+            for e in range(begin, begin + candidates.length[first, end - 1]):
+                before = used - candidates.devices[e]
+                if before < candidates.lowest[e] or before > candidates.highest[e]:
+                    continue
+                if candidates.time[e] > limit or candidates.later[e] < fewest[end]:
+                    continue
+                if candidates.time[e] + max(tails[first, before], candidates.extra[e]) == tails[end, used]:
+                    chain[length] = e
+                    length += 1
+                    end, used, found = first, before, True
+                    break
+            if found:
+                break
+        if not found:
+            # Not an assert: pytest rewrites those in packages with a plugin, and numba can't compile what it writes.
+            raise AssertionError("a finite tail has no candidate that made it")
+    return chain[:length][::-1].copy()
+
+
+@kept_compiled
+def finite_range(row: Floats, below: float) -> tuple[int, int]:
+    """First and last place of a row that holds less than ``below``."""
+    low, high = 0, row.shape[0] - 1
+    while low <= high and row[low] >= below:
+        low += 1
+    while high >= low and row[high] >= below:
+        high -= 1
+    return low, high
+
 
 _WIDENING = (1.02, 1.1)
 """Cutoffs that the exact pass tries first, as multiples of the bound: a tight one, when it holds, prunes nearly everything."""
@@ -91,7 +306,7 @@ def partition(
     before = _places(devices_before, devices, n_devices)
     _, kind = np.unique(np.column_stack([devices, before]), axis=0, return_inverse=True)
     order = np.argsort(kind, kind="stable")
-    candidates = table_kernels.list_candidates(times, later, extra, devices, before, kind.reshape(-1), order)
+    candidates = list_candidates(times, later, extra, devices, before, kind.reshape(-1), order)
     search = _Search(candidates, n_devices, n_microbatches, below_s)
     counts = _counts_worth_trying(stage_counts, times.shape[0])
     if counts == list(range(1, len(counts) + 1)):
@@ -120,14 +335,14 @@ class _Search:
         """Looks for a better partition of 1 to ``n_stages`` stages."""
 
         def solve_within(limit_s: float, below_s: float) -> Found[Ints] | None:
-            fewest = table_kernels.fewest_stages(self._candidates, limit_s)
+            fewest = fewest_stages(self._candidates, limit_s)
             if fewest[0] > n_stages:
                 return None
-            tails = table_kernels.least_prefix_tails(self._candidates, fewest, limit_s, self._n_devices)
+            tails = least_prefix_tails(self._candidates, fewest, limit_s, self._n_devices)
             bound_s = float(tails[-1, -1])
             if bound_s >= below_s:
                 return None
-            chain = table_kernels.walk_back(self._candidates, fewest, tails, limit_s)
+            chain = walk_back(self._candidates, fewest, tails, limit_s)
             if len(chain) <= n_stages and (self._candidates.later[chain] >= np.arange(len(chain) - 1, -1, -1)).all():
                 return self._found(bound_s, chain)
             return self._exact_pass(tails, limit_s, below_s, n_stages)
@@ -138,7 +353,7 @@ class _Search:
         bound_s = float(prefix_tails[-1, -1])
         cutoffs_s = [min(below_s, factor * bound_s) for factor in _WIDENING]
         for cutoff_s in (*cutoffs_s, below_s):
-            tail_s, chain, labels = label_kernel.least_tail(self._candidates, prefix_tails, limit_s, cutoff_s, n_stages)
+            tail_s, chain, labels = least_tail(self._candidates, prefix_tails, limit_s, cutoff_s, n_stages)
             self._count(exact_passes=1, labels=labels)
             if tail_s < cutoff_s:
                 return self._found(tail_s, chain)
@@ -150,14 +365,14 @@ class _Search:
         """Looks for a better partition of ``n_stages`` stages."""
 
         def solve_within(limit_s: float, below_s: float) -> Found[Ints] | None:
-            if table_kernels.fewest_stages(self._candidates, limit_s)[0] > n_stages:
+            if fewest_stages(self._candidates, limit_s)[0] > n_stages:
                 return None
-            tails = count_kernel.least_tails_of_exactly(self._candidates, limit_s, below_s, n_stages, self._n_devices)
+            tails = least_tails_of_exactly(self._candidates, limit_s, below_s, n_stages, self._n_devices)
             self._count(exact_passes=1)
             tail_s = float(tails[-1, -1, -1])
             if not tail_s < below_s:
                 return None
-            return self._found(tail_s, count_kernel.walk_back_exactly(self._candidates, tails, limit_s))
+            return self._found(tail_s, walk_back_exactly(self._candidates, tails, limit_s))
 
         self._improve(solve_within)
 
@@ -197,7 +412,7 @@ def _checked(
     devices = np.ascontiguousarray(submesh_devices)
     if devices.shape != times.shape[2:3] or not np.issubdtype(devices.dtype, np.integer) or (devices < 1).any():
         raise InvalidInputError("bad submesh_devices", given=submesh_devices, allowed=f"{times.shape[2]} integers of 1 or more")
-    if table_kernels.has_bad_figure(times, extra):
+    if has_bad_figure(times, extra):
         raise InvalidInputError(
             "bad figure in times_s or extra_s",
             allowed="0 or more; times may be infinite, extras of possible stages may not",
@@ -243,3 +458,178 @@ def _stages(candidates: Candidates, chain: Ints) -> tuple[StageChoice, ...]:
         stages.append(choice)
         first = last + 1
     return tuple(stages)
+
+
+# The pass of `solver.stages.tables` for a given number of stages: each knows how many follow, so no labels are needed.
+
+
+@kept_compiled
+def least_tails_of_exactly(candidates: Candidates, limit: float, below: float, n_stages: int, n_devices: int) -> Floats:
+    """``tails[i, k, D]``: least tail of blocks ..k-1 as the first i of ``n_stages`` stages on exactly D devices.
+
+    Exact; infinite where there is none, or none less than ``below``. Each stage lengthens the tail, as in
+    `solver.stages.tables.least_prefix_tails`.
+    """
+    n_blocks = candidates.start.shape[0]
+    tails = np.full((n_stages + 1, n_blocks + 1, n_devices + 1), np.inf)
+    tails[0, 0, 0] = 0.0
+    for i in range(n_stages):
+        after = n_stages - 1 - i
+        for first in range(i, n_blocks - after):
+            low, high = finite_range(tails[i, first], below)
+            if low > high:
+                continue
+            for last in range(first if after else n_blocks - 1, n_blocks - after):
+                begin = candidates.start[first, last]
+                used_kind, used_extra = -1, np.inf
+                for e in range(begin, begin + candidates.length[first, last]):
+                    time, extra, devices = candidates.time[e], candidates.extra[e], candidates.devices[e]
+                    if time > limit or candidates.later[e] < after:
+                        continue
+                    if candidates.kind[e] == used_kind and extra >= used_extra:
+                        continue
+                    used_kind, used_extra = candidates.kind[e], extra
+                    start, stop = max(low, candidates.lowest[e]), min(high, candidates.highest[e]) + 1
+                    if stop <= start:
+                        continue
+                    row = tails[i, first, start:stop]
+                    into = tails[i + 1, last + 1, start + devices : stop + devices]
+                    for x in range(row.shape[0]):
+                        into[x] = min(into[x], time + max(row[x], extra))
+    return tails
+
+
+@kept_compiled
+def walk_back_exactly(candidates: Candidates, tails: Floats, limit: float) -> Ints:
+    """The candidates, from first stage to last, behind the tail that `least_tails_of_exactly` found for everything."""
+    n_stages, end, used = tails.shape[0] - 1, tails.shape[1] - 1, tails.shape[2] - 1
+    chain = np.empty(n_stages, np.int64)
+    for i in range(n_stages - 1, -1, -1):
+        found = False
+        for first in range(end):
+            begin = candidates.start[first, end - 1]
+            for e in range(begin, begin + candidates.length[first, end - 1]):
+                before = used - candidates.devices[e]
+                if before < candidates.lowest[e] or before > candidates.highest[e]:
+                    continue
+                if candidates.time[e] > limit or candidates.later[e] < n_stages - 1 - i:
+                    continue
+                if candidates.time[e] + max(tails[i, first, before], candidates.extra[e]) == tails[i + 1, end, used]:
+                    chain[i] = e
+                    end, used, found = first, before, True
+                    break
+            if found:
+                break
+        if not found:
+            # Not an assert: pytest rewrites those in packages with a plugin, and numba can't compile what it writes.
+            raise AssertionError("a finite tail has no candidate that made it")
+    return chain
+
+
+# The exact pass of `solver.stages.tables`: labels of suffixes that know how many stages they have.
+#
+# A label of blocks k.. says: so many devices, so many stages, the sum of their times, and their tail. The number of stages
+# is what memory of earlier stages depends on. Labels are kept per block and devices while no other is at least as good in
+# every respect, and only while the best prefix known could still complete them to less than the cutoff.
+
+
+@kept_compiled
+def least_tail(
+    candidates: Candidates, prefix_tails: Floats, limit: float, below: float, most_stages: int
+) -> tuple[float, Ints, int]:
+    """Least tail below ``below`` of a partition without a stage longer than ``limit``, its candidates, and the labels made.
+
+    ``prefix_tails`` bounds what comes before (`least_prefix_tails`). The tail is infinite when there is no such partition of
+    at most ``most_stages`` stages.
+    """
+    n_blocks, n_devices = prefix_tails.shape[0] - 1, prefix_tails.shape[1] - 1
+
+    room = 1024
+    devices, stages = np.empty(room, np.int64), np.empty(room, np.int64)
+    via, parent, chained = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.int64)
+    total, tail, rated = np.empty(room), np.empty(room), np.empty(room)
+    devices[0], stages[0], via[0], parent[0], total[0], tail[0] = 0, 0, -1, -1, 0.0, 0.0
+    row_start = np.zeros(n_blocks + 2, np.int64)
+    row_stop = np.zeros(n_blocks + 2, np.int64)
+    row_stop[n_blocks] = 1
+    end = 1
+    heads = np.empty(n_devices + 1, np.int64)
+    made = 0
+
+    for first in range(n_blocks - 1, -1, -1):
+        begin = end
+        heads[:] = -1
+        for last in range(first, n_blocks):
+            start = candidates.start[first, last]
+            for e in range(start, start + candidates.length[first, last]):
+                time, extra, added = candidates.time[e], candidates.extra[e], candidates.devices[e]
+                if time > limit:
+                    continue
+                fewest, most = n_devices - candidates.highest[e], n_devices - candidates.lowest[e]
+                for after in range(row_start[last + 1], row_stop[last + 1]):
+                    d = devices[after] + added
+                    q = stages[after]
+                    if d < fewest or d > most or q > candidates.later[e] or q >= most_stages:
+                        continue
+                    new_total = total[after] + time
+                    new_tail = max(tail[after], extra + new_total)
+                    new_rated = max(new_tail, new_total + prefix_tails[first, n_devices - d])
+                    if new_rated >= below:
+                        continue
+                    q += 1
+                    beaten = False
+                    before, other = -1, heads[d]
+                    while other >= 0:
+                        following = chained[other]
+                        if stages[other] <= q and total[other] <= new_total and rated[other] <= new_rated:
+                            beaten = True
+                            break
+                        if stages[other] >= q and total[other] >= new_total and rated[other] >= new_rated:
+                            stages[other] = -1
+                            if before < 0:
+                                heads[d] = following
+                            else:
+                                chained[before] = following
+                        else:
+                            before = other
+                        other = following
+                    if beaten:
+                        continue
+                    if end == room:
+                        room *= 2
+                        devices, stages, via = _grown(devices), _grown(stages), _grown(via)
+                        parent, chained = _grown(parent), _grown(chained)
+                        total, tail, rated = _grown(total), _grown(tail), _grown(rated)
+                    devices[end], stages[end], via[end], parent[end] = d, q, e, after
+                    total[end], tail[end], rated[end] = new_total, new_tail, new_rated
+                    chained[end] = heads[d]
+                    heads[d] = end
+                    end += 1
+                    made += 1
+        kept = begin
+        for label in range(begin, end):
+            if stages[label] >= 0:
+                devices[kept], stages[kept], via[kept] = devices[label], stages[label], via[label]
+                parent[kept], total[kept], tail[kept] = parent[label], total[label], tail[label]
+                kept += 1
+        end = kept
+        row_start[first], row_stop[first] = begin, end
+
+    best, best_label = np.inf, -1
+    for label in range(row_start[0], row_stop[0]):
+        if devices[label] == n_devices and tail[label] < best:
+            best, best_label = tail[label], label
+    chain = np.empty(n_blocks, np.int64)
+    length = 0
+    while best_label >= 0 and via[best_label] >= 0:
+        chain[length] = via[best_label]
+        length += 1
+        best_label = parent[best_label]
+    return best, chain[:length].copy(), made
+
+
+@kept_compiled
+def _grown(array):  # type: ignore[no-untyped-def]
+    bigger = np.empty(2 * array.shape[0], array.dtype)
+    bigger[: array.shape[0]] = array
+    return bigger

@@ -12,9 +12,8 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.sharding_problem.solve import Status
 from meshwright.solver.sharding_problem.work import WorkStop
 from meshwright.solver.strategies.device_mesh import DeviceMesh
-from meshwright.solver.strategies.folding import Ties
 from meshwright.solver.strategies.graph_costs import GraphCosts
-from meshwright.solver.strategies.operator_graph import unfolded
+from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph
 

@@ -13,11 +13,10 @@ from meshwright.costmodels.kernels.compute import attention_backward_s, attentio
 from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
 from meshwright.costmodels.memory.training_state import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
 from meshwright.costmodels.model.dims import BATCH
-from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.operators import OperatorKind, forward_flops, key_tokens, query_tokens
 from meshwright.costmodels.units import DType
-from meshwright.solver.strategies.device_mesh import DeviceMesh
-from meshwright.solver.strategies.layout import TensorShape
+from meshwright.solver.strategies.device_mesh import DeviceMesh, TensorShape
 from meshwright.solver.strategies.resharding import TransferTimes
 from meshwright.solver.strategies.strategy import Assignment, PlacedOperator
 from meshwright.solver.strategies.traffic import Phase, StateSplit, Traffic, inner_traffic, weight_groups, weight_traffic

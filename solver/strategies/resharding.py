@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.network.collectives import Collective, bytes_per_rank, collective_s
-from meshwright.solver.strategies.device_mesh import DeviceMesh
-from meshwright.solver.strategies.layout import Layout, TensorShape, layouts
+from meshwright.solver.strategies.device_mesh import DeviceMesh, Layout, TensorShape, layouts
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -6,14 +6,186 @@ does not fit, the engine solves the problem with live ranges under the limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
 
 from meshwright.solver.control import OnProgress
+from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, offsets_of
 from meshwright.solver.sharding_problem.solve import Status, solve
 from meshwright.solver.sharding_problem.work import WorkStop
-from meshwright.solver.strategies.graph_costs import NS_PER_S, Choice, GraphCosts
-from meshwright.solver.strategies.problem import BuiltProblem, within_memory, without_limit
+from meshwright.solver.strategies.graph_costs import NS_PER_S, Choice, GraphCosts, best_storages, by_storage
+
+# From a graph's costs to the sharding engine's problem, and back from its solution to choices.
+#
+# Each class is a node whose strategies are its assignments. Under a memory limit further nodes follow it: one for the storage
+# of its weights, and one for each span of time but the first in which either holds memory, which only repeats what was decided
+# (its table forbids every other pair). Of times that another one dominates in every class, only the other is kept.
+
+IntArray = npt.NDArray[np.int64]
+
+Bytes = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BuiltProblem:
+    """The problem; node ``c`` is class c, and ``storage_nodes`` has the node that decides each class's storage, if any."""
+
+    problem: ShardingProblem
+    costs: GraphCosts
+    storage_nodes: tuple[int, ...]
+
+    def choices(self, solution: tuple[int, ...]) -> list[Choice]:
+        """Return the choice of each class under a solution."""
+        classes = range(len(self.costs.folding.members))
+        if self.storage_nodes:
+            return [Choice(solution[c], solution[self.storage_nodes[c]]) for c in classes]
+        return [Choice(solution[c], list(best_storages(self.costs, c))[solution[c]]) for c in classes]
+
+
+_NEVER = (0, 0)
+"""The interval of a node that holds nothing."""
+
+
+@dataclass
+class _Parts:
+    """Nodes and edges of a problem in the making."""
+
+    node_costs: list[IntArray] = field(default_factory=list)
+    node_usages: list[IntArray] = field(default_factory=list)
+    intervals: list[tuple[int, int]] = field(default_factory=list)
+    edge_nodes: list[tuple[int, int]] = field(default_factory=list)
+    edge_costs: list[IntArray] = field(default_factory=list)
+
+    def add_node(self, costs: IntArray, usages: IntArray | None = None, interval: tuple[int, int] = _NEVER) -> int:
+        self.node_costs.append(costs)
+        self.node_usages.append(np.zeros(len(costs), dtype=np.int64) if usages is None else usages)
+        self.intervals.append(interval)
+        return len(self.node_costs) - 1
+
+    def hold(self, leader: int, usages: Bytes, interval: tuple[int, int]) -> None:
+        """Let a node hold memory: in its own interval if that is free, else in that of another node that follows it."""
+        whole = np.ceil(usages).astype(np.int64)
+        if self.intervals[leader] == _NEVER:
+            self.node_usages[leader], self.intervals[leader] = whole, interval
+            return
+        amounts, group = np.unique(whole, return_inverse=True)
+        node = self.add_node(np.zeros(len(amounts), dtype=np.int64), amounts, interval)
+        if len(amounts) > 1:
+            self.tie(leader, node, group)
+
+    def tie(self, leader: int, follower: int, follows: IntArray) -> None:
+        """Let the follower's strategy be that which ``follows`` gives for its leader's."""
+        table = np.full((len(self.node_costs[leader]), len(self.node_costs[follower])), FORBIDDEN, dtype=np.int64)
+        table[np.arange(len(follows)), follows] = 0
+        self.edge_nodes.append((leader, follower))
+        self.edge_costs.append(table)
+
+    def problem(self, name: str, limit: int | None) -> ShardingProblem:
+        return ShardingProblem(
+            name=name,
+            node_offsets=offsets_of([len(costs) for costs in self.node_costs]),
+            node_costs=np.concatenate(self.node_costs),
+            node_usages=np.concatenate(self.node_usages),
+            intervals=np.array(self.intervals, dtype=np.int64).reshape(-1, 2),
+            edge_nodes=np.array(self.edge_nodes, dtype=np.int64).reshape(-1, 2),
+            edge_offsets=offsets_of([table.size for table in self.edge_costs]),
+            edge_costs=np.concatenate([table.ravel() for table in self.edge_costs] or [np.empty(0, dtype=np.int64)]),
+            usage_limit=limit,
+        )
+
+
+def without_limit(costs: GraphCosts) -> BuiltProblem:
+    """The problem whatever memory it takes; weights are stored as is fastest."""
+    parts = _Parts()
+    for index in range(len(costs.folding.members)):
+        storage = costs.storage_cost_ns(index)[list(best_storages(costs, index))]
+        parts.add_node(costs.class_cost_ns(index) + storage)
+    _add_edges(parts, costs)
+    return BuiltProblem(parts.problem("graph", None), costs, ())
+
+
+def within_memory(costs: GraphCosts, memory_bytes: int) -> BuiltProblem:
+    """The problem within the memory of a device."""
+    parts = _Parts()
+    classes = range(len(costs.folding.members))
+    for index in classes:
+        parts.add_node(costs.class_cost_ns(index))
+    _add_edges(parts, costs)
+    storage_nodes = []
+    for index in classes:
+        priced = costs.of_class(index)
+        of = np.array([storage.assignment for storage in priced.storages], dtype=np.int64)
+        node = parts.add_node(costs.storage_cost_ns(index))
+        table = np.full((len(priced.assignments), len(of)), FORBIDDEN, dtype=np.int64)
+        table[of, np.arange(len(of))] = 0
+        parts.edge_nodes.append((index, node))
+        parts.edge_costs.append(table)
+        storage_nodes.append(node)
+    for index, is_storage, usages, interval in _usages(costs):
+        parts.hold(storage_nodes[index] if is_storage else index, usages, interval)
+    return BuiltProblem(parts.problem("graph within memory", memory_bytes), costs, tuple(storage_nodes))
+
+
+def _add_edges(parts: _Parts, costs: GraphCosts) -> None:
+    """Tables of resharding; an edge from a class to itself joins equal strategies, so it is a cost of the class."""
+    for edge in costs.class_edges:
+        table = costs.edge_cost_ns(edge)
+        if edge.source == edge.target:
+            parts.node_costs[edge.source] = parts.node_costs[edge.source] + np.diagonal(table)
+        elif table.any():
+            parts.edge_nodes.append((edge.source, edge.target))
+            parts.edge_costs.append(table)
+
+
+def _usages(costs: GraphCosts) -> Iterator[tuple[int, bool, Bytes, tuple[int, int]]]:
+    """(class, whether its storage decides, bytes by strategy, interval) of all memory, over the times that matter."""
+    held, keys, key_of = costs.held
+    counts = np.zeros((len(keys), 2 * len(costs.graph.nodes) + 1), dtype=np.int32)
+    np.add.at(counts, (key_of, held.start), 1)
+    np.subtract.at(counts, (key_of, held.end), 1)
+    used = [i for i, key in enumerate(keys) if costs.usage_bytes(key).any()]
+    kept = _undominated(np.cumsum(counts[used], axis=1)[:, :-1])
+    merged: dict[tuple[int, bool, bytes], tuple[IntArray, Bytes]] = {}
+    for i, profile in zip(used, kept, strict=True):
+        key, usage = keys[i], costs.usage_bytes(keys[i])
+        name = (key.index, by_storage(key.kind), np.ascontiguousarray(profile).tobytes())
+        merged[name] = (profile, merged[name][1] + usage if name in merged else usage)
+    for (index, is_storage, _), (profile, usage) in merged.items():
+        for first, last, height in _rectangles(profile.tolist(), 0):
+            yield index, is_storage, height * usage, (first, last)
+
+
+def _undominated(counts: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Columns that no other one reaches in every row, in order of time."""
+    left = np.arange(counts.shape[1])
+    columns = np.ascontiguousarray(counts.T)
+    sizes = columns.sum(axis=1, dtype=np.int64)
+    kept: list[int] = []
+    while len(left):
+        # The largest of those left is reached by no other; what it reaches goes.
+        largest = int(sizes[left].argmax())
+        kept.append(int(left[largest]))
+        left = left[(columns[left] > columns[kept[-1]]).any(axis=1)]
+    return counts[:, sorted(kept)]
+
+
+def _rectangles(profile: list[int], offset: int) -> Iterator[tuple[int, int, int]]:
+    """(start, end, height) of rectangles that add up to a profile of counts."""
+    start = 0
+    while start < len(profile):
+        if profile[start] == 0:
+            start += 1
+            continue
+        end = start
+        while end < len(profile) and profile[end] > 0:
+            end += 1
+        height = min(profile[start:end])
+        yield offset + start, offset + end, height
+        yield from _rectangles([count - height for count in profile[start:end]], offset + start)
+        start = end
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, query_tokens
 from meshwright.solver.strategies.contraction import DimContext, Exchange, SplitRule, split_rules
-from meshwright.solver.strategies.layout import Layout
+from meshwright.solver.strategies.device_mesh import Layout
 
 WHOLE = "replicate"
 

@@ -14,7 +14,7 @@ from meshwright.costmodels.model.operators import OperatorKind, Tensor
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.contraction import Exchange, SplitRule
-from meshwright.solver.strategies.layout import TensorShape
+from meshwright.solver.strategies.device_mesh import TensorShape
 from meshwright.solver.strategies.resharding import Transfer, TransferTimes
 from meshwright.solver.strategies.strategy import Assignment, PlacedOperator
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.model.expert_parallel import expert_dims
+from meshwright.costmodels.model.experts import expert_dims
 from meshwright.costmodels.model.operators import Operator, Weight
-from meshwright.solver.answer.axes import Axes
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.blocks.tp_strategies import Strategy
 
 IntArray = npt.NDArray[np.int64]
@@ -132,3 +132,194 @@ class _Dim:
 def n_pieces(pieces: Pieces) -> int:
     """Return the number of pieces."""
     return math.prod(len(bounds) for bounds in pieces.bounds)
+
+
+# The moves of a tensor whose pieces change hands: elements by device, exactly, with senders chosen near and evenly.
+#
+# A device that lacks elements gets them from devices of its own node that hold them, if there are any, otherwise from all that
+# hold them, equally much from each.
+
+FloatArray = npt.NDArray[np.float64]
+
+LOST = -1
+"""Device of a rank that is no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A tensor's pieces on devices: ``device[k]`` holds piece ``piece[k]``; no device twice."""
+
+    pieces: Pieces
+    device: IntArray
+    piece: IntArray
+
+    @property
+    def left(self) -> Held:
+        """Without the ranks whose device is lost."""
+        here = self.device != LOST
+        return Held(self.pieces, self.device[here], self.piece[here])
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """By device: what it keeps in place, receives from its own node, over the network and from storage (no device holds it any
+    more), and what it sends to its own node and over the network."""
+
+    kept: FloatArray
+    from_node: FloatArray
+    from_network: FloatArray
+    from_storage: FloatArray
+    to_node: FloatArray
+    to_network: FloatArray
+
+    @staticmethod
+    def none(n_devices: int) -> Traffic:
+        """No traffic."""
+        return Traffic(*(np.zeros(n_devices) for _ in fields(Traffic)))
+
+    def plus(self, other: Traffic, *, times: float = 1.0) -> Traffic:
+        """With another tensor's traffic, so many times."""
+        return Traffic(*(getattr(self, each.name) + times * getattr(other, each.name) for each in fields(Traffic)))
+
+    @property
+    def received(self) -> FloatArray:
+        """All that each device lacks."""
+        return self.from_node + self.from_network + self.from_storage
+
+    @property
+    def sent(self) -> FloatArray:
+        """All that each device sends."""
+        return self.to_node + self.to_network
+
+
+def traffic(old: Held, new: Held, node_of: IntArray) -> Traffic:
+    """Elements that move so that every device of ``new`` holds its piece; ``node_of`` each device is its node's number."""
+    old = old.left
+    cells = _Cells(*shared_cells(old.pieces, new.pieces), n_pieces(old.pieces), n_pieces(new.pieces))
+    own_cell = _own_cells(old, new, cells, len(node_of))
+    own = np.where(own_cell >= 0, cells.elements[own_cell], 0)
+    near = _near(old, new, cells, node_of)
+    served = own_cell[own_cell >= 0] * near.n_nodes + node_of[new.device[own_cell >= 0]]
+    lacking = near.receivers - _counts(near.cell * near.n_nodes + near.node, served)
+    holders = np.bincount(old.piece, minlength=cells.n_old)[cells.old]
+    far = np.bincount(new.piece, minlength=cells.n_new)[cells.new] - np.bincount(near.cell, near.receivers, len(holders))
+
+    to_node = np.bincount(near.old_group, cells.elements[near.cell] * lacking / near.holders, len(near.old_groups.key))
+    from_node = np.bincount(near.new_group, cells.elements[near.cell], len(near.new_groups.key))[near.new_groups.of_rank]
+    to_network = np.bincount(cells.old, cells.elements * far / np.maximum(1, holders), cells.n_old)
+    whole = np.bincount(cells.new, cells.elements, cells.n_new)[new.piece]
+    gone = np.bincount(cells.new, cells.elements * (holders == 0), cells.n_new)[new.piece]
+
+    result = Traffic.none(len(node_of))
+    result.kept[new.device] = own
+    result.to_node[old.device] = to_node[near.old_groups.of_rank]
+    result.to_network[old.device] = to_network[old.piece]
+    result.from_node[new.device] = from_node - own
+    result.from_storage[new.device] = gone
+    result.from_network[new.device] = whole - from_node - gone
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """Pairs of an old and a new piece that share elements, and how many pieces there are."""
+
+    old: IntArray
+    new: IntArray
+    elements: IntArray
+    n_old: int
+    n_new: int
+
+
+def _own_cells(old: Held, new: Held, cells: _Cells, n_devices: int) -> IntArray:
+    """For each device of ``new``, the cell that its own old piece shares with its new one; -1 for none."""
+    old_piece = np.full(n_devices, -1, np.int64)
+    old_piece[old.device] = old.piece
+    mine = old_piece[new.device]
+    keys = cells.old * cells.n_new + cells.new
+    order = np.argsort(keys)
+    at = _index(keys[order], mine * cells.n_new + new.piece)
+    return np.where((mine >= 0) & (at >= 0), order[at], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Near:
+    """Cells and nodes such that devices of the node hold the cell and others need it: how many do each."""
+
+    cell: IntArray
+    node: IntArray
+    holders: IntArray
+    receivers: IntArray
+    old_group: IntArray
+    new_group: IntArray
+    old_groups: _Groups
+    new_groups: _Groups
+    n_nodes: int
+
+
+def _near(old: Held, new: Held, cells: _Cells, node_of: IntArray) -> _Near:
+    """All such pairs, found from whichever side has fewer of them."""
+    n_nodes = int(node_of.max()) + 1
+    old_groups, new_groups = _Groups.of(old, node_of, n_nodes), _Groups.of(new, node_of, n_nodes)
+    of_old = np.bincount(cells.old, minlength=cells.n_old)[old_groups.key // n_nodes].sum()
+    of_new = np.bincount(cells.new, minlength=cells.n_new)[new_groups.key // n_nodes].sum()
+    if of_old <= of_new:
+        cell, old_group, new_group = _matched(old_groups, new_groups, cells.old, cells.new, n_nodes)
+    else:
+        cell, new_group, old_group = _matched(new_groups, old_groups, cells.new, cells.old, n_nodes)
+    return _Near(
+        cell=cell,
+        node=old_groups.key[old_group] % n_nodes,
+        holders=old_groups.count[old_group],
+        receivers=new_groups.count[new_group],
+        old_group=old_group,
+        new_group=new_group,
+        old_groups=old_groups,
+        new_groups=new_groups,
+        n_nodes=n_nodes,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Devices of one node with one piece: sorted keys ``piece x nodes + node``, how many they are, and each device's group."""
+
+    key: IntArray
+    count: IntArray
+    of_rank: IntArray
+
+    @staticmethod
+    def of(held: Held, node_of: IntArray, n_nodes: int) -> _Groups:
+        keys, inverse, counts = np.unique(held.piece * n_nodes + node_of[held.device], return_inverse=True, return_counts=True)
+        return _Groups(keys, counts, inverse.reshape(-1))
+
+
+def _matched(
+    mine: _Groups, others: _Groups, mine_of_cell: IntArray, other_of_cell: IntArray, n_nodes: int
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Every (cell, my group, other group) of one node; cells of each of my groups are looked up among the others'."""
+    order = np.argsort(mine_of_cell, kind="stable")
+    starts = np.searchsorted(mine_of_cell[order], mine.key // n_nodes, side="left")
+    count = np.searchsorted(mine_of_cell[order], mine.key // n_nodes, side="right") - starts
+    group = np.repeat(np.arange(len(mine.key)), count)
+    cell = order[np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(starts, count)]
+    wanted = other_of_cell[cell] * n_nodes + mine.key[group] % n_nodes
+    other = _index(others.key, wanted)
+    found = other >= 0
+    return cell[found], group[found], other[found]
+
+
+def _counts(keys: IntArray, values: IntArray) -> IntArray:
+    """Return the number of times that each key occurs among the values, all of which are keys."""
+    order = np.argsort(keys)
+    counts = np.zeros(len(keys), np.int64)
+    counts[order] = np.bincount(_index(keys[order], values), minlength=len(keys))
+    return counts
+
+
+def _index(keys: IntArray, wanted: IntArray) -> IntArray:
+    """Where each wanted value is among sorted ``keys``; -1 where it is not."""
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, at, -1)

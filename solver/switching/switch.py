@@ -26,8 +26,7 @@ from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.blocks.tp_strategies import REPLICATE, Strategy
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
-from meshwright.solver.switching.moves import LOST, Held, Traffic, traffic
-from meshwright.solver.switching.pieces import IntArray, Pieces, stored_pieces
+from meshwright.solver.switching.pieces import LOST, Held, IntArray, Pieces, Traffic, stored_pieces, traffic
 from meshwright.solver.training.costs.state_memory import block_optimizer
 
 

@@ -13,18 +13,18 @@ from meshwright.costmodels.units import GIB, STRICT_RECORD
 from meshwright.solver.answer.arrangement import arranged, arrangement_of
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.blocks.intra_op import frontier
 from meshwright.solver.blocks.setting import BlockSetting
+from meshwright.solver.blocks.sharding_problem import frontier
 from meshwright.solver.blocks.tp_strategies import Strategy, shardable_dims
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.block_costs import joined
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
-from meshwright.solver.training.costs.joint_block_problems import joined
+from meshwright.solver.training.costs.part_borders import TiedUse, restricted, tied_uses, unrestricted
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind
-from meshwright.solver.training.costs.tied_weights import TiedUse, restricted, tied_uses, unrestricted
-from meshwright.solver.training.forms.uniform.given_decision import decision_of
+from meshwright.solver.training.forms.uniform.prediction import decision_of
 from meshwright.solver.training.search.search_result import RELATIVE_TIE
 from meshwright.solver.training.space.candidates import Candidate
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from meshwright.costmodels.errors import PlanFileError
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.costmodels.model.dims import HIDDEN
+from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.solver.answer.layouts import ByGroup, Stagewise, TrainingLayout, Uniform
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import OnProgress, Stop, part_of
+from meshwright.solver.answer.predicted import SearchStats, Status
+from meshwright.solver.control import OnProgress, Stop, ignore_progress, part_of
+from meshwright.solver.problem.choice import Form
+from meshwright.solver.problem.choices import BatchShares, Space, StageDegrees
+from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.costs.compute_bound import compute_bound_s
+from meshwright.solver.training.costs.breakdown import compute_bound_s
+from meshwright.solver.training.forms.by_group.search import best_by_group, predict_by_group, refuse_by_group
 from meshwright.solver.training.forms.joint_certificate import bounded_by
-from meshwright.solver.training.forms.table import FORMS
-from meshwright.solver.training.forms.uniform.best_part import best_part
+from meshwright.solver.training.forms.stagewise.prediction import predict_stagewise
+from meshwright.solver.training.forms.stagewise.search import best_stagewise, refuse_stagewise
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
-from meshwright.solver.training.report.anytime import NeverWorse
-from meshwright.solver.training.report.device_counts import UNITS
-from meshwright.solver.training.report.price_of_risk import with_price_of_risk
-from meshwright.solver.training.space.forms_asked import forms_asked
-from meshwright.solver.training.space.stageable import check_stageable
+from meshwright.solver.training.forms.uniform.launchable_inside import NOTE, has_many, simple_parts
+from meshwright.solver.training.forms.uniform.prediction import predict_uniform
+from meshwright.solver.training.forms.uniform.search import best_uniform, refuse_uniform
+from meshwright.solver.training.report.device_counts import UNITS, SizedResult, search_sizes, swept_plans, unproven
+from meshwright.solver.training.report.plan_report import feasible_plan
+from meshwright.solver.training.report.slo import NeverWorse, slo_limit_s, steps_of
+from meshwright.solver.training.search.search_result import RELATIVE_TIE
 
 EQUAL_PIPELINES = 3
 """Parts of the time that equal pipelines have, of which other forms have one each: their search begins with launchable plans,
@@ -64,3 +78,161 @@ def predict_training(request: TrainingRequest, plan: Plan) -> Plan:
         if isinstance(plan.layout, form.layout):
             return form.predict(request, plan.layout)
     raise PlanFileError("this is not a plan with training stages", given=f"a {plan.kind} plan without them")
+
+
+# The price of a plan's risk: the same request solved at another chance to run out of memory.
+
+NO_PRICE = 1e-9
+"""Relative difference of two objectives from which one plan is better."""
+
+
+def with_price_of_risk(request: TrainingRequest, plan: Plan, solve: Callable[..., Plan], *, stop: Stop) -> Plan:
+    """Return the plan with a note of how much better it would be at the other risk that the request names; unchanged where it
+    names none, or has no plan. ``solve`` answers the request at that risk."""
+    search = request.search
+    if search.price_risk is None or plan.certificate.objective is None:
+        return plan
+    asked = replace(request, search=replace(search, risk=search.price_risk, price_risk=None))
+    other = solve(asked, stop=stop, progress=ignore_progress)
+    return replace(plan, notes=(*plan.notes, _price(plan.certificate.objective, other, search.price_risk)))
+
+
+def _price(own: float, other: Plan, risk: float) -> str:
+    value, unit = other.certificate.objective, other.certificate.unit
+    if value is None:
+        return f"price of the risk: not known, the search at risk {risk:g} found no plan in its time"
+    best = "at best" if other.certificate.status is Status.OPTIMAL else "as far as was searched"
+    gain = (own - value) / own
+    if abs(gain) <= NO_PRICE:
+        return f"price of the risk: none, {best} a plan at risk {risk:g} is as good"
+    return (
+        f"price of the risk: {abs(gain):.1%} {'better' if gain > 0 else 'worse'} with risk {risk:g}, {value:.4g} {unit} {best}"
+    )
+
+
+# Every form of a training plan.
+
+OwnLayout = TypeVar("OwnLayout", bound=TrainingLayout)
+
+
+class FormSearch(Protocol):
+    """The search of a form, which begins with the best plan of the forms before it: None for the first."""
+
+    def __call__(self, request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+        """Return the better of the given plan and the best of this form, with a certificate of both spaces."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingForm(Generic[OwnLayout]):
+    """A form of a training plan, and what is done with it.
+
+    layout    the type of its part of a plan
+    refuse    raises for a request that asks for the form beside what it is not planned for
+    search    finds its best plan
+    predict   the plan of a given layout, with every figure predicted anew
+    """
+
+    form: Form
+    layout: type[OwnLayout]
+    refuse: Callable[[TrainingRequest], None]
+    search: FormSearch
+    predict: Callable[[TrainingRequest, OwnLayout], Plan]
+
+
+FORMS: tuple[TrainingForm[Any], ...] = (
+    TrainingForm(Form.UNIFORM, Uniform, refuse_uniform, best_uniform, predict_uniform),
+    TrainingForm(Form.BY_GROUP, ByGroup, refuse_by_group, best_by_group, predict_by_group),
+    TrainingForm(Form.STAGEWISE, Stagewise, refuse_stagewise, best_stagewise, predict_stagewise),
+)
+"""Forms in the order in which they are searched."""
+
+
+# The forms of a training plan that a request has searched.
+
+
+def forms_asked(request: TrainingRequest) -> frozenset[Form]:
+    """Return the forms that are searched: equal pipelines always, and what the request opens beside them.
+
+    Replicas by node group are searched only where there is more than one group.
+    """
+    search = request.search
+    by_group = search.batch_shares is BatchShares.BY_GROUP and len(request.cluster.groups) > 1
+    stagewise = search.stage_degrees is not StageDegrees.SAME
+    opened = {Form.BY_GROUP: by_group, Form.STAGEWISE: stagewise}
+    return frozenset({Form.UNIFORM, *(form for form, is_open in opened.items() if is_open)})
+
+
+# The properties that a model must have for stages to hold its layers.
+
+"""The dim of the residual stream, which goes from layer to layer."""
+
+
+def check_stageable(model: ModelGraph) -> None:
+    """Raises WorkloadError for a model that is no sequence of layers with a residual stream: a traced graph, for one."""
+    for name in dict.fromkeys(model.layers):
+        kinds = {operator.kind for operator in model.block(name).operators}
+        if {OperatorKind.EMBEDDING, OperatorKind.LOSS} <= kinds:
+            raise WorkloadError(
+                "training plans need a model of layers, one block each",
+                given=f"block {name!r} from the lookup to the loss",
+                remedy="shard a traced graph with 'meshwright shard --model', or give a config or a model graph of layers",
+            )
+    if HIDDEN not in model.dims:
+        raise WorkloadError(
+            "training plans need the dim of the residual stream between layers",
+            given=f"dims {', '.join(sorted(model.dims)) or 'none'}",
+            allowed=f"a dim named {HIDDEN!r}",
+            remedy="shard a traced graph with 'meshwright shard --model'",
+        )
+
+
+# Plans that choose a part of the cluster: in a large free space the launchable plans of simple shape are searched first.
+
+SHARE = 1 / 3
+"""Share of the time that plans of simple shape may take: what a narrower search finds in a third of it, a wider one must."""
+
+
+def best_part(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> Plan | None:
+    """The best plan on a part of the cluster; None where none was found that meets the SLO.
+
+    Raises WorkloadError for a cluster of several node groups, or for the objective cost without a price.
+    """
+    limit_s = slo_limit_s(request)
+    simple = _of_simple_shape(request, slo_limit_s=limit_s, stop=part_of(stop, SHARE), progress=progress)
+    sized = search_sizes(request, slo_limit_s=limit_s, stop=stop, progress=progress)
+    if simple is not None and (sized is None or _value(simple) < _value(sized) * (1 - RELATIVE_TIE)):
+        plan = feasible_plan(simple.request, simple.costs, simple.result, sized=simple)
+        return replace(
+            plan,
+            certificate=unproven(request, _value(simple)),
+            # Counted are candidates of the declared space: these are among them.
+            search=SearchStats(0, 0, 0.0),
+            notes=(*plan.notes, NOTE),
+        )
+    if sized is None:
+        return None
+    swept = swept_plans(request, slo_limit_s=limit_s, stop=stop, progress=steps_of(progress))
+    return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
+
+
+def _value(sized: SizedResult) -> float:
+    assert sized.certificate.objective is not None
+    return sized.certificate.objective
+
+
+def _of_simple_shape(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> SizedResult | None:
+    """The best part of the cluster under plans of simple shape, of the first launcher that runs one there."""
+    if request.search.space is not Space.FREE or not has_many(request):
+        return None
+    for part in simple_parts(request.search):
+        try:
+            inside = replace(request, search=part)
+            found = search_sizes(inside, slo_limit_s=slo_limit_s, stop=stop, progress=steps_of(progress))
+        except WorkloadError:
+            # What the request restricts the free space to is nothing that this launcher runs, or it can't be asked at all,
+            # which the search of the free space says in its own words.
+            continue
+        if found is not None:
+            return found
+    return None

@@ -5,7 +5,6 @@ anew and simply.
 """
 
 from meshwright.solver.verify.check import check
-from meshwright.solver.verify.counted import SpaceRules
-from meshwright.solver.verify.violation import Rule, Subject, Violation
+from meshwright.solver.verify.violation import Rule, SpaceRules, Subject, Violation
 
 __all__ = ["Rule", "SpaceRules", "Subject", "Violation", "check"]

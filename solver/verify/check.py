@@ -8,26 +8,30 @@ from typing import TypeVar
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Certificate, Status
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
-from meshwright.solver.verify.answer import answer_violations
-from meshwright.solver.verify.counted import Counted, SpaceRules
-from meshwright.solver.verify.numbers import number_violations
 from meshwright.solver.verify.serving.forms.table import workers_violations
-from meshwright.solver.verify.serving.interactivity import interactivity_violations
+from meshwright.solver.verify.serving.load import interactivity_violations
 from meshwright.solver.verify.training.by_group import share_violations
-from meshwright.solver.verify.training.frontier import frontier_violations
-from meshwright.solver.verify.training.group_order import order_violations, ordered_request
-from meshwright.solver.verify.training.host import host_violations
-from meshwright.solver.verify.training.layout import layout_violations
-from meshwright.solver.verify.training.memory import memory_violations
-from meshwright.solver.verify.training.memory_quantiles import risk_violations
+from meshwright.solver.verify.training.host import frontier_violations, host_violations
+from meshwright.solver.verify.training.layout import layout_violations, order_violations, ordered_request
+from meshwright.solver.verify.training.memory import memory_violations, risk_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
-from meshwright.solver.verify.training.sharding import sharding_violations
+from meshwright.solver.verify.training.sharding import overlap_violations, sharding_violations
 from meshwright.solver.verify.training.stagewise import stagewise_violations
-from meshwright.solver.verify.training.tensor_overlap import overlap_violations
 from meshwright.solver.verify.training.times import time_violations
 from meshwright.solver.verify.training.token_slices import slice_violations
-from meshwright.solver.verify.violation import Subject, Violation
+from meshwright.solver.verify.violation import (
+    RELATIVE,
+    Counted,
+    Rule,
+    SpaceRules,
+    Subject,
+    Violation,
+    agrees,
+    at_most,
+    number_violations,
+)
 
 Judged = TypeVar("Judged", Plan, PipelinePlan)
 Asked = TypeVar("Asked", TrainingRequest, ServingRequest)
@@ -96,3 +100,134 @@ _TRAINING = (
 
 
 _SERVING = ((workers_violations,), (interactivity_violations,))
+
+
+# The claims of an answer about itself: its kind, its parts, its certificate, its reason.
+
+
+def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Kind, presence of parts, certificate and reason."""
+    if plan.kind != request.workload.kind:
+        yield Violation(Rule.KIND, "plan.kind", f"{plan.kind} answers a {request.workload.kind} request")
+        return
+    if plan.layout is not None and isinstance(plan.layout, Uniform | ByGroup | Stagewise) != (plan.kind == "training"):
+        yield Violation(Rule.KIND, "plan.kind", f"{plan.kind}, its layout is {type(plan.layout).__name__.lower()}")
+        return
+    if plan.model != request.model.name:
+        yield Violation(Rule.KIND, "plan.model", f"{plan.model!r} answers a request for {request.model.name!r}")
+    if plan.feasible:
+        yield from _missing_parts(plan)
+        if plan.reason is not None:
+            yield Violation(Rule.ANSWER, "plan.reason", "a feasible plan has no reason why there is none")
+        yield from _feasible_certificate(plan)
+        yield from _objective_violations(plan, request)
+    elif plan.kind == "training" and plan.layout is not None:
+        yield from _missing_parts(plan)
+        yield from _exceeding_certificate(plan)
+        yield from _reason_violations(plan)
+    else:
+        yield from _answer_without_plan(plan)
+
+
+def _missing_parts(plan: Plan) -> Iterator[Violation]:
+    needed: dict[str, object] = {"predicted": plan.predicted}
+    match plan.layout:
+        case Uniform(placement=placement) | ByGroup(placement=placement) | Stagewise(placement=placement):
+            needed |= {"breakdown": placement.breakdown, "predicted.step_time_s": plan.predicted and plan.predicted.step_time_s}
+        case None:
+            needed["stages"] = None
+        case served:
+            apart = {f"{place}.predicted": figures for place, figures in served.predicted_apart.items()}
+            for where, predicted in ({"predicted": plan.predicted} | apart).items():
+                needed[f"{where}.ttft_p95_s"] = predicted and predicted.ttft_p95_s
+                needed[f"{where}.tpot_p95_s"] = predicted and predicted.tpot_p95_s
+            *_, answering = served.all_workers
+            needed["stages"] = answering.stages or None
+    for name, part in needed.items():
+        if part is None:
+            yield Violation(Rule.ANSWER, f"plan.{name}", f"a {plan.kind} plan must have it")
+
+
+def _feasible_certificate(plan: Plan) -> Iterator[Violation]:
+    certificate = plan.certificate
+    where = "plan.certificate"
+    if certificate.status in (Status.INFEASIBLE, Status.UNDECIDED) or certificate.objective is None:
+        yield Violation(Rule.CERTIFICATE, where, "a feasible plan needs an objective and status optimal or feasible")
+        return
+    step_s = None if plan.predicted is None else plan.predicted.step_time_s
+    if certificate.unit == "s" and step_s is not None and not agrees(certificate.objective, step_s):
+        given = f"{certificate.objective} s, predicted step time is {step_s} s"
+        yield Violation(Rule.CERTIFICATE, f"{where}.objective", given)
+    if certificate.unit == "devices" and certificate.objective != plan.devices:
+        given = f"{certificate.objective}, the plan has {plan.devices} devices"
+        yield Violation(Rule.CERTIFICATE, f"{where}.objective", given)
+    yield from _bound_and_gap(certificate, certificate.objective)
+
+
+def _objective_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Energy, and money of a step, are those that the plan predicts."""
+    certificate, predicted = plan.certificate, plan.predicted
+    if certificate.objective is None or predicted is None:
+        return
+    expected: float | None = None
+    if certificate.unit == "J per step":
+        expected = predicted.energy_per_step_j
+    elif certificate.unit == "J/token":
+        expected = predicted.energy_per_token_j
+    elif certificate.unit == "USD per step" and predicted.step_time_s is not None:
+        price = request.cluster.groups[0].node.device.price_per_hour
+        expected = None if price is None else plan.devices * price * predicted.step_time_s / 3600.0
+    else:
+        return
+    if expected is None or not agrees(certificate.objective, expected):
+        given = f"{certificate.objective} {certificate.unit}, the plan's own figures make {expected}"
+        yield Violation(Rule.CERTIFICATE, "plan.certificate.objective", given)
+
+
+def _bound_and_gap(certificate: Certificate, objective: float) -> Iterator[Violation]:
+    where = "plan.certificate"
+    if certificate.bound is None or certificate.gap is None:
+        # A plan that was given and only predicted claims no bound; one that was searched for must.
+        if certificate.status is Status.OPTIMAL or certificate.bound != certificate.gap:
+            yield Violation(Rule.CERTIFICATE, where, "bound and gap go together, and with status optimal")
+        return
+    if not at_most(certificate.bound, objective):
+        given = f"lower bound {certificate.bound} is above objective {objective}"
+        yield Violation(Rule.CERTIFICATE, f"{where}.bound", given)
+    gap = max(0.0, objective - certificate.bound) / objective if objective > 0 else 0.0
+    if abs(certificate.gap - gap) > RELATIVE:
+        yield Violation(Rule.CERTIFICATE, f"{where}.gap", f"{certificate.gap}, objective and bound make it {gap}")
+    if certificate.status is Status.OPTIMAL and certificate.gap > RELATIVE:
+        yield Violation(Rule.CERTIFICATE, f"{where}.status", f"optimal with a gap of {certificate.gap}")
+
+
+def _exceeding_certificate(plan: Plan) -> Iterator[Violation]:
+    """Of a given plan that exceeds a limit of the request nothing is proven but its own step time."""
+    certificate, step_s = plan.certificate, None if plan.predicted is None else plan.predicted.step_time_s
+    where = "plan.certificate"
+    if certificate.status is not Status.INFEASIBLE or certificate.bound is not None or certificate.gap is not None:
+        yield Violation(Rule.CERTIFICATE, where, "a given plan that exceeds a limit is infeasible, without bound and gap")
+    if certificate.objective is None or step_s is None or not agrees(certificate.objective, step_s):
+        given = f"{certificate.objective} s, predicted step time is {step_s} s"
+        yield Violation(Rule.CERTIFICATE, f"{where}.objective", given)
+
+
+def _answer_without_plan(plan: Plan) -> Iterator[Violation]:
+    expected = Status.INFEASIBLE if plan.is_decided else Status.UNDECIDED
+    if plan.certificate.status is not expected:
+        given = f"{plan.certificate.status.value}, and the answer without a plan is {expected.value}"
+        yield Violation(Rule.CERTIFICATE, "plan.certificate.status", given)
+    if plan.certificate.objective is not None or plan.certificate.bound is not None:
+        yield Violation(Rule.CERTIFICATE, "plan.certificate", "an infeasible answer has neither objective nor bound")
+    if plan.layout is not None or plan.predicted is not None:
+        yield Violation(Rule.ANSWER, "plan.stages", "an infeasible answer has no stages and predicts nothing")
+    yield from _reason_violations(plan)
+
+
+def _reason_violations(plan: Plan) -> Iterator[Violation]:
+    """An infeasible plan says what it needs more of than there is."""
+    if plan.reason is None:
+        yield Violation(Rule.REASON, "plan.reason", "an infeasible answer must say why")
+    elif plan.reason.need <= plan.reason.have:
+        given = f"need {plan.reason.need} {plan.reason.unit} is not more than have {plan.reason.have}"
+        yield Violation(Rule.REASON, "plan.reason", given)

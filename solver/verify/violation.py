@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import dataclasses
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
+
+from meshwright.solver.answer.document import record_of
+from meshwright.solver.answer.plan import Plan
 
 
 class Subject(Enum):
@@ -99,3 +104,91 @@ def placed_at(part: str, violations: Iterable[Violation]) -> Iterator[Violation]
     """Violations of a part of a plan that were found as if it were the whole, named by their place in that part."""
     for violation in violations:
         yield replace(violation, where=violation.where.replace("plan.", f"{part}.", 1))
+
+
+# Comparing floats, and the rule that no figure of a plan is NaN, infinite or negative.
+
+RELATIVE = 1e-9
+"""Agreement asked of two floats that are equal by definition. Adding n terms in another order changes a sum by at most
+n x 2**-53 of it, that is 1e-11 for the 100,000 layers a graph may have; anything beyond 1e-9 is another formula."""
+
+
+MAY_BE_NEGATIVE = (".learned_bytes", ".fragmentation_bytes")
+"""Corrections by runs, which may have taken less than was counted."""
+
+
+def agrees(value: float, expected: float) -> bool:
+    """Return True if two figures are equal but for rounding."""
+    return abs(value - expected) <= RELATIVE * max(abs(value), abs(expected))
+
+
+def at_most(value: float, limit: float) -> bool:
+    """Return True if ``value <= limit`` but for rounding."""
+    return value <= limit + RELATIVE * max(abs(value), abs(limit))
+
+
+def number_violations(plan: Plan) -> Iterator[Violation]:
+    """Every figure of the plan that is NaN, infinite or negative (a bubble of rounding noise below zero aside)."""
+    step_s = None if plan.predicted is None else plan.predicted.step_time_s
+    noise = RELATIVE * (step_s or 0.0)
+    for where, value in _figures(record_of(plan), "plan"):
+        if not math.isfinite(value):
+            yield Violation(Rule.NUMBERS, where, f"{value} is not a finite number")
+        elif value < (-noise if where.startswith("plan.breakdown.") else 0.0) and not where.endswith(MAY_BE_NEGATIVE):
+            yield Violation(Rule.NUMBERS, where, f"{value} is negative")
+
+
+def _figures(value: object, where: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, int | float):
+        yield where, float(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _figures(getattr(value, field.name), f"{where}.{field.name}")
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _figures(item, f"{where}[{index}]")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _figures(item, f"{where}.{key}")
+
+
+# Broken rules that count against a plan: one that was given is not bound to what a search may choose, and an infeasible one
+# exceeds the limit that it names; and whoever checks may ask about some subjects alone.
+
+
+class SpaceRules(StrEnum):
+    """The plans that must keep to the space of ``request.search``."""
+
+    OF_SEARCHED_PLANS = "searched plans"
+    OF_ALL_PLANS = "all plans"
+
+
+class Counted:
+    """The violations of a plan that count, and the limits of the request that it exceeds."""
+
+    def __init__(self, plan: Plan, space_rules: SpaceRules, subjects: Collection[Subject]):
+        self._plan = plan
+        # A search always proves some bound; a training plan that was only predicted claims none.
+        given = plan.kind == "training" and plan.certificate.bound is None
+        self._is_free = given and space_rules is SpaceRules.OF_SEARCHED_PLANS
+        self._subjects = frozenset(subjects)
+        self._exceeded: set[str] = set()
+
+    def of(self, violations: Iterable[Violation]) -> tuple[Violation, ...]:
+        """Those of the violations that count."""
+        return tuple(violation for violation in violations if self._counts(violation))
+
+    def unfounded_reason(self) -> Iterator[Violation]:
+        """The reason of an infeasible plan names a limit that the plan exceeds."""
+        reason = self._plan.reason
+        if not self._plan.feasible and reason is not None and reason.constraint not in self._exceeded:
+            exceeded = ", ".join(sorted(self._exceeded)) or "no limit"
+            yield Violation(Rule.REASON, "plan.reason", f"{reason.constraint}, the plan exceeds {exceeded}")
+
+    def _counts(self, violation: Violation) -> bool:
+        if violation.limit and not self._plan.feasible:
+            self._exceeded.add(violation.limit)
+            return False
+        if violation.rule.subject not in self._subjects:
+            return False
+        return not (self._is_free and violation.rule in (Rule.SEARCH, Rule.LAUNCHER))

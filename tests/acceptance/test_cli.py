@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.db.migrate import HEAD_REVISION
-from meshwright.app.plans.documents import plan_document
+from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.resolve import request_document
+from meshwright.app.store.migrate import HEAD_REVISION
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
@@ -379,7 +379,7 @@ def test_options_without_a_command_load_nothing_heavy(option: str) -> None:
 
 
 def test_a_stored_plan_is_shown_without_the_search() -> None:
-    code = "import sys, meshwright.app.cli.commands.planning, meshwright.app.exporters; print(sorted(sys.modules))"
+    code = "import sys, meshwright.app.cli.commands.planning, meshwright.app.launching.exporters; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     search = {"scipy.optimize", "ortools", "pulp", "highspy", "meshwright.solver.training.planner", "meshwright.solver.serving"}
     assert not {name for name in search if f"'{name}'" in done.stdout}

@@ -14,11 +14,11 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from meshwright.app.base.settings import VARIABLES, Settings, read_settings
 from meshwright.app.cli.main import cli
-from meshwright.app.http.bodies import IDLE_BODY_S, SLOWEST_BODY_BYTES_PER_S
-from meshwright.app.http.connection import HEAD_S, MAX_HEAD_BYTES
-from meshwright.app.rest.main import create_app
-from meshwright.app.settings import VARIABLES, Settings, read_settings
+from meshwright.app.edge.bodies import IDLE_BODY_S, SLOWEST_BODY_BYTES_PER_S
+from meshwright.app.edge.connection import HEAD_S, MAX_HEAD_BYTES
+from meshwright.app.web.main import create_app
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 import yaml
 
-from meshwright.app.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, EXIT_PIPE
-from meshwright.app.http.problems import KINDS
-from meshwright.app.json_schemas import json_schema
-from meshwright.app.measuring.sample_files import write_samples
+from meshwright.app.base.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, EXIT_PIPE
+from meshwright.app.base.settings import VARIABLES, Settings
+from meshwright.app.edge.problems import KINDS
+from meshwright.app.evidence.measuring.sample_files import write_samples
 from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.limits import REQUEST_LIMITS
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.app.rest.main import create_app
-from meshwright.app.settings import VARIABLES, Settings
+from meshwright.app.web.json_schemas import json_schema
+from meshwright.app.web.main import create_app
 from meshwright.costmodels.units import DType
 from tests.support.command_line import SHARDING_PROBLEM, Cli
 from tests.support.requests_given import training

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from meshwright.app.jobs.sandbox import ChildSolver
-from meshwright.app.plans.examples import INFEASIBLE_REQUEST, REQUEST_EXAMPLES, SERVING_REQUEST, TRAINING_REQUEST
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
+from meshwright.app.requests.examples import INFEASIBLE_REQUEST, REQUEST_EXAMPLES, SERVING_REQUEST, TRAINING_REQUEST
+from meshwright.app.service.sandbox import ChildSolver
 from tests.support.command_line import Cli
 from tests.support.service import running_service
 

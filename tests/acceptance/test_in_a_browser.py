@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.jobs.sandbox import ChildSolver
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.sandbox import ChildSolver
 from tests.support.service import running_service
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -126,14 +126,14 @@ def test_the_plugin_of_pytest_checks_plans(python: Path, project: Path, tmp_path
 def test_data_and_types_are_installed(python: Path, tmp_path: Path) -> None:
     code = """
 import meshwright, pathlib
-from meshwright.app.plans.digest import calibration_files
+from meshwright.app.requests.digests import calibration_files
 print(pathlib.Path(meshwright.__file__).parent)
 assert pathlib.Path(meshwright.__file__).with_name("py.typed").is_file()
 print(len(meshwright.model_names()), len(meshwright.node_names()), len(calibration_files()))
 """
     where, counts = run(str(python), "-c", code, cwd=tmp_path).splitlines()
     assert not Path(where).is_relative_to(ROOT)
-    catalogue = len(list((ROOT / "app/catalog/models").glob("*.json")))
+    catalogue = len(list((ROOT / "app/models/catalog/models").glob("*.json")))
     nodes = len(list((ROOT / "costmodels/hardware/nodes").glob("*.json")))
     calibrations = len(list((ROOT / "costmodels/hardware/calibrations").rglob("*.json")))
     assert counts == f"{catalogue} {nodes} {calibrations}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.cli.model_sharding import default_mesh, parse_mesh
+from meshwright.app.cli.shard_command import default_mesh, parse_mesh
 from meshwright.costmodels.errors import InvalidInputError
 from tests.support.command_line import SHARDING_PROBLEM, Cli
 from tests.support.requests_given import resolved, serving, tiny_graph, training

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.fuzz_openapi import schemathesis
-from meshwright.app.security.principal import Scope
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.store.principal import Scope
 from tests.integration.security.test_service import header
 from tests.support.fakes import FakeSolver
 from tests.support.service import running_service

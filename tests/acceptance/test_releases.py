@@ -30,7 +30,7 @@ def test_examples_pin_this_version() -> None:
 
 @pytest.mark.parametrize("form", ["request", "plan"])
 def test_the_page_names_the_forms_that_it_promises(form: str) -> None:
-    from meshwright.app.json_schemas import schema_id
+    from meshwright.app.web.json_schemas import schema_id
 
     page = (ROOT / "docs" / "releases.md").read_text(encoding="utf-8")
     assert schema_id(form).split("/")[0] in page

@@ -12,7 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import pytest
 
 from meshwright.costmodels.units import Fraction
-from meshwright.solver.answer.chosen import usual
+from meshwright.solver.answer.arrangement import usual
 from meshwright.solver.problem.choice import EVERY_FORM, SERVING, TRAINING, Entry, Launched, Part, Unnamed
 from meshwright.solver.problem.search import LEDGER, Search
 

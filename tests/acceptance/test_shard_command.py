@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.cli.shard_command import Deadline, run_shard
-from meshwright.app.importers.iopddl import read_sharding_problem
+from meshwright.app.models.iopddl import read_sharding_problem
 from meshwright.costmodels.errors import InvalidInputError
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "sharding"

@@ -13,9 +13,9 @@ from statistics import fmean
 import pytest
 
 import meshwright
-from meshwright.app.validation.rows import read_measured_runs
-from meshwright.app.validation.sources import sources_of
-from meshwright.app.validation.written_requests import write_requests
+from meshwright.app.evidence.tables import write_requests
+from meshwright.app.evidence.training.rows import read_measured_runs
+from meshwright.app.evidence.training.sources import sources_of
 from tests.unit.app.validation.tables import MAPPING, write_table
 
 MODELS = {

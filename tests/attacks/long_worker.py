@@ -7,10 +7,10 @@ import sys
 import threading
 import time
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.jobs.sandbox import ChildSolver, Limits
-from meshwright.app.settings import Settings
-from meshwright.app.worker.worker import Worker
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.sandbox import ChildSolver, Limits
+from meshwright.app.service.worker import Worker
+from meshwright.app.store.engine import open_engine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress
 from meshwright.solver.problem.request import PlanRequest

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from sqlalchemy import Engine, Row, select
 
-from meshwright.app.db.engine import open_engine, reading
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.jobs import jobs
-from meshwright.app.jobs.engine import QueueClient, migrate_queue
-from meshwright.app.jobs.job import JobStatus
-from meshwright.app.jobs.sandbox import BEAT_S
-from meshwright.app.planning.service import Call, PlanService
-from meshwright.app.security.principal import Principal, Scope
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.engine import QueueClient, migrate_queue
+from meshwright.app.service.planning import Call, PlanService
+from meshwright.app.service.sandbox import BEAT_S
+from meshwright.app.store.engine import open_engine, reading
+from meshwright.app.store.jobs import JobStatus
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.principal import Principal, Scope
+from meshwright.app.store.tables import jobs
 from tests.crash.databases import postgresql_cluster, sqlite_file
 from tests.support.requests_given import training
 

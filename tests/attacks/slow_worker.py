@@ -6,10 +6,10 @@ import signal
 import sys
 import threading
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.jobs.sandbox import ChildSolver
-from meshwright.app.settings import Settings
-from meshwright.app.worker.worker import Worker
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.sandbox import ChildSolver
+from meshwright.app.service.worker import Worker
+from meshwright.app.store.engine import open_engine
 
 
 def main() -> None:

@@ -14,18 +14,18 @@ import pytest
 import yaml
 from sqlalchemy import Engine, select, text, update
 
-from meshwright.app.db.engine import open_engine, reading, writing
-from meshwright.app.db.migrate import ensure_ready, upgrade
-from meshwright.app.db.tables.jobs import jobs
-from meshwright.app.errors import StoreError
-from meshwright.app.jobs.desk import JobDesk
-from meshwright.app.jobs.engine import QueueClient, migrate_queue
-from meshwright.app.jobs.job import JobStatus
-from meshwright.app.jobs.reaper import Reaper
-from meshwright.app.planning.service import Call, PlanService
-from meshwright.app.replans.repository import WEBHOOK_SENDING, due_webhooks
-from meshwright.app.security.principal import LOCAL
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.service.desk import JobDesk
+from meshwright.app.service.engine import QueueClient, migrate_queue
+from meshwright.app.service.planning import Call, PlanService
+from meshwright.app.service.worker import Reaper
+from meshwright.app.store.engine import open_engine, reading, writing
+from meshwright.app.store.jobs import JobStatus
+from meshwright.app.store.migrate import ensure_ready, upgrade
+from meshwright.app.store.principal import LOCAL
+from meshwright.app.store.replans import WEBHOOK_SENDING, due_webhooks
+from meshwright.app.store.tables import jobs
 from tests.attacks.served import COMMAND
 from tests.attacks.test_webhooks import finished_batch
 from tests.support.fakes import FakeSolver

@@ -13,12 +13,12 @@ import httpx
 import pytest
 import yaml
 
-from meshwright.app.documents.records import read_record
-from meshwright.app.errors import DocumentError
-from meshwright.app.plans.documents import read_plan_document
-from meshwright.app.plans.keyed import keyed_request, plan_text
-from meshwright.app.quoting import HIDDEN, readable
+from meshwright.app.base.errors import DocumentError
+from meshwright.app.base.quoting import HIDDEN, readable
+from meshwright.app.base.records import read_record
+from meshwright.app.requests.digests import keyed_request, plan_text
 from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.costmodels.errors import InvalidInputError
 from tests.attacks.names import COMMAND

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 
-from meshwright.app.exporters import LAUNCHERS, export
-from meshwright.app.exporters.export import Export
-from meshwright.app.exporters.launch import script
-from meshwright.app.quoting import readable
+from meshwright.app.base.quoting import readable
+from meshwright.app.launching.exporters import LAUNCHERS, export
+from meshwright.app.launching.exporters.export import Export
+from meshwright.app.launching.exporters.launch import script
 from tests.attacks.names import COMMAND, names
 from tests.attacks.planned import REQUESTS, planned, renamed
 from tests.attacks.runner import check_lines

@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.jobs.engine import migrate_queue
+from meshwright.app.service.engine import migrate_queue
+from meshwright.app.store.engine import open_engine
+from meshwright.app.store.migrate import upgrade
 from tests.attacks.served import served
 from tests.crash.databases import postgresql_pair, postgresql_programs
 from tests.support.requests_given import training

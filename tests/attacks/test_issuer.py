@@ -13,20 +13,18 @@ import pytest
 from sqlalchemy import Engine, func, select
 from starlette.requests import Request
 
-from meshwright.app.db.engine import open_engine, reading
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.security import audit
-from meshwright.app.errors import AuthenticationError, IssuerUnavailableError, RateLimitedError
-from meshwright.app.http.outgoing import call_once
-from meshwright.app.rest.gate import TURNED_AWAY_S, RequestGate
-from meshwright.app.security.authentication import Authenticator
-from meshwright.app.security.issuer_keys import KEYS_FRESH_S, MIN_REFRESH_S
-from meshwright.app.security.keeping import KeyWish, create_key, revoke_key
-from meshwright.app.security.key_repository import KeyRepository
-from meshwright.app.security.oidc import OidcVerifier
-from meshwright.app.security.principal import Principal, Scope
-from meshwright.app.security.rate_limit import RateLimiter
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.errors import AuthenticationError, IssuerUnavailableError, RateLimitedError
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.edge.authentication import Authenticator, RateLimiter
+from meshwright.app.edge.keys import KeyWish, create_key, revoke_key
+from meshwright.app.edge.oidc import KEYS_FRESH_S, MIN_REFRESH_S, OidcVerifier
+from meshwright.app.edge.outgoing import call_once
+from meshwright.app.store.engine import open_engine, reading
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.principal import Principal, Scope
+from meshwright.app.store.security import KeyRepository
+from meshwright.app.store.tables import audit
+from meshwright.app.web.gate import TURNED_AWAY_S, RequestGate
 from tests.attacks.dripping import dripping
 from tests.attacks.served import served
 from tests.integration.security.test_oidc import Issuer
@@ -144,7 +142,7 @@ def showing(credentials: str, peer: str) -> Request:
 def test_an_address_with_too_many_refusals_is_turned_away_before_its_token_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshwright.app.rest.gate.TURNED_AWAY_S", 0.0)
+    monkeypatch.setattr("meshwright.app.web.gate.TURNED_AWAY_S", 0.0)
     issuer, (_, engine) = Issuer(), with_database(tmp_path)
     keys, good = KeyRepository(engine), issuer.verifier()
     verifier = Counting(good._settings, issuer.fetch, lambda: issuer.now_s)
@@ -168,7 +166,7 @@ def test_an_address_with_too_many_refusals_is_turned_away_before_its_token_is_lo
 
 def test_tokens_that_nobody_can_verify_count_as_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An issuer that is away gives no one tries without end: each would take a thread."""
-    monkeypatch.setattr("meshwright.app.rest.gate.TURNED_AWAY_S", 0.0)
+    monkeypatch.setattr("meshwright.app.web.gate.TURNED_AWAY_S", 0.0)
     issuer, (_, engine) = Issuer(), with_database(tmp_path)
 
     def fail(url: str) -> object:
@@ -208,7 +206,7 @@ def test_who_was_refused_too_often_waits_for_the_answer(
     issuer, (_, engine) = Issuer(), with_database(tmp_path)
     limiter = RateLimiter(1, clock=lambda: 0.0)
     gate = RequestGate(Authenticator(KeyRepository(engine), issuer.verifier()), callers=None, strangers=limiter)
-    monkeypatch.setattr("meshwright.app.rest.gate.asyncio.sleep", sleep)
+    monkeypatch.setattr("meshwright.app.web.gate.asyncio.sleep", sleep)
     for error in (AuthenticationError, AuthenticationError, RateLimitedError):
         assert slept == []
         with pytest.raises(error):
@@ -231,7 +229,7 @@ def test_who_asks_is_believed_of_a_trusted_proxy_alone(tmp_path: Path, proxies: 
 
 def test_refusals_by_the_thousand_leave_few_rows_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # One row, and another after a quarter of an hour.
-    monkeypatch.setattr("meshwright.app.security.audit.MAX_UNKNOWN_PER_S", 0.001)
+    monkeypatch.setattr("meshwright.app.edge.audit.MAX_UNKNOWN_PER_S", 0.001)
     settings, engine = with_database(tmp_path)
     reader = create_key(KeyRepository(engine), KeyWish("acme", "ci", frozenset({Scope.PLANS_READ}), None)).text
     with running_service(replace(settings, max_failed_auths_per_s=1000), None) as client:
@@ -245,7 +243,7 @@ def test_refusals_by_the_thousand_leave_few_rows_in_the_audit_log(tmp_path: Path
 
 
 def test_a_revoked_key_ends_its_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.app.rest.jobs.KEEP_ALIVE_S", 0.2)
+    monkeypatch.setattr("meshwright.app.web.jobs.KEEP_ALIVE_S", 0.2)
     settings, engine = with_database(tmp_path)
     keys = KeyRepository(engine)
     made = create_key(keys, KeyWish("acme", "ci", frozenset({Scope.ADMIN}), None))

@@ -21,16 +21,10 @@ import pytest
 import typer
 from typer.models import OptionInfo
 
+from meshwright.app.base.output_files import OutputFile, write_output, write_outputs
 from meshwright.app.cli.main import cli as registered
-from meshwright.app.cli.options import (
-    input_path,
-    output_file,
-    output_file_or_folder,
-    output_folder,
-    output_folder_of_many,
-)
-from meshwright.app.documents.output_files import OutputFile, write_output, write_outputs
-from meshwright.app.measuring.sample_files import write_samples
+from meshwright.app.cli.options import input_path, output_file, output_file_or_folder, output_folder, output_folder_of_many
+from meshwright.app.evidence.measuring.sample_files import write_samples
 from meshwright.app.regression.lock import LOCK_NAME
 from meshwright.costmodels.errors import PlanFileError
 from tests.attacks.planned import SERVED

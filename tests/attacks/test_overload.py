@@ -22,11 +22,11 @@ from typing import Any
 import httpx
 import pytest
 
-from meshwright.app import catalog
-from meshwright.app.documents.records import to_document
-from meshwright.app.http.bodies import IDLE_BODY_S, LARGE_BODY_BYTES
-from meshwright.app.http.connection import HEAD_S, MAX_HEAD_BYTES
-from meshwright.app.http.long_work import BODIES_OF_A_TENANT
+from meshwright.app.base.records import to_document
+from meshwright.app.edge.bodies import IDLE_BODY_S, LARGE_BODY_BYTES
+from meshwright.app.edge.connection import HEAD_S, MAX_HEAD_BYTES
+from meshwright.app.edge.long_work import BODIES_OF_A_TENANT
+from meshwright.app.models import catalog
 from meshwright.solver.problem.graph import ModelGraph
 from tests.attacks.served import Served, served, watching
 

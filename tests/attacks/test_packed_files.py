@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.documents.compressed import ANY_RATIO_BYTES, read_bounded
+from meshwright.app.base.documents import ANY_RATIO_BYTES, read_bounded
 from meshwright.costmodels.errors import InvalidInputError
 from tests.attacks.served import COMMAND
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from rich.table import Table
 
+from meshwright.app.base.console import PageConsole, plain
+from meshwright.app.base.logs import JsonFormatter, TextFormatter
 from meshwright.app.cli.commands.exits import print_json, say, tell
 from meshwright.app.cli.pages.plan_page import NextStep, print_plan
-from meshwright.app.logs import JsonFormatter, TextFormatter
-from meshwright.app.text.console import PageConsole, plain
 from tests.attacks.names import names
 from tests.attacks.planned import REQUESTS, planned, renamed
 from tests.attacks.runner import check_lines, commands

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.plans.documents import answer_document
-from meshwright.app.runs.document import MAX_WORDS, RunOutcome
-from meshwright.app.runs.logs.table import run_of_log
-from meshwright.app.runs.logs.writers import LogWriter
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
+from meshwright.app.evidence.logs.table import run_of_log
+from meshwright.app.evidence.logs.writers import LogWriter
+from meshwright.app.requests.plan_documents import answer_document
+from meshwright.app.store.runs import MAX_WORDS, RunOutcome
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from tests.attacks.names import PIECES, names

@@ -15,11 +15,10 @@ import httpx
 import pytest
 from sqlalchemy import Engine, text
 
-from meshwright.app.db.deadlines import HELD_S, Deadlines, Pause
-from meshwright.app.db.engine import open_engine, reading, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.errors import StoreError
-from meshwright.app.jobs.engine import migrate_queue
+from meshwright.app.base.errors import StoreError
+from meshwright.app.service.engine import migrate_queue
+from meshwright.app.store.engine import HELD_S, Deadlines, Pause, open_engine, reading, writing
+from meshwright.app.store.migrate import upgrade
 from tests.attacks.served import served, watching
 from tests.crash.databases import Database, postgresql_cluster, postgresql_programs
 

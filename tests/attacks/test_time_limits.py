@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.errors import EXIT_NO
-from meshwright.app.jobs.sandbox import ChildSolver, Limits
-from meshwright.app.plans.documents import read_plan_document
-from meshwright.app.settings import Settings
-from meshwright.app.solving import SolveFunction, solve_here
+from meshwright.app.base.errors import EXIT_NO
+from meshwright.app.base.settings import Settings
+from meshwright.app.base.solving import SolveFunction, solve_here
+from meshwright.app.requests.plan_documents import read_plan_document
+from meshwright.app.service.sandbox import ChildSolver, Limits
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.solver import api
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import OnProgress, Progress, Stop, ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.support.command_line import Cli
 from tests.support.requests_given import resolved, training
 from tests.support.service import running_service

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select, update
 
-from meshwright.app.db.engine import open_engine, reading, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.jobs import jobs
-from meshwright.app.errors import QueueFullError
-from meshwright.app.jobs.desk import JobDesk, JobEnd
-from meshwright.app.jobs.engine import QueueClient, migrate_queue
-from meshwright.app.jobs.job import BegunJob, JobStatus
-from meshwright.app.jobs.runner import MAX_LOSSES, MAX_LOSSES_IN_A_ROW, JobRunner
-from meshwright.app.planning.service import Call, PlanService, Submission
-from meshwright.app.plans.keyed import keyed_request, plan_text
-from meshwright.app.security.principal import Principal, Scope
-from meshwright.app.settings import Settings
-from meshwright.app.solving import Solver
+from meshwright.app.base.errors import QueueFullError
+from meshwright.app.base.settings import Settings
+from meshwright.app.base.solving import Solver
+from meshwright.app.requests.digests import keyed_request, plan_text
+from meshwright.app.service.desk import JobDesk, JobEnd
+from meshwright.app.service.engine import QueueClient, migrate_queue
+from meshwright.app.service.planning import Call, PlanService, Submission
+from meshwright.app.service.runner import MAX_LOSSES, MAX_LOSSES_IN_A_ROW, JobRunner
+from meshwright.app.store.engine import open_engine, reading, writing
+from meshwright.app.store.jobs import BegunJob, JobStatus
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.principal import Principal, Scope
+from meshwright.app.store.tables import jobs
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import Progress
 from tests.crash.databases import postgresql_cluster, postgresql_programs, sqlite_file
@@ -269,7 +269,7 @@ def run(
     engine: Engine, workflow: str, *, undecided: bool = False, solver: Solver | None = None, settled_s: float = 60.0
 ) -> tuple[str, str | None]:
     """Run the job to its end in this process; its status and answer."""
-    from meshwright.app.replans.batch import BatchStarter, Settler
+    from meshwright.app.service.batch import BatchStarter, Settler
 
     runner = JobRunner(
         JobDesk(engine),

@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, select, update
 
-from meshwright.app.db.engine import open_engine, reading, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.fleet import replans
-from meshwright.app.db.tables.security import webhook_secrets
-from meshwright.app.errors import NoSuchError, WebhookSecretError
-from meshwright.app.replans.repository import WEBHOOK_PENDING, Replan, ReplanRepository, due_webhooks
-from meshwright.app.replans.webhook import WebhookSender, WebhookSettings
-from meshwright.app.security.webhook_secret_repository import WebhookSecretRepository
-from meshwright.app.security.webhook_secrets import MadeSecret, end_secret, rotate_secret, signing_secrets
+from meshwright.app.base.errors import NoSuchError, WebhookSecretError
+from meshwright.app.edge.webhook_secrets import MadeSecret, end_secret, rotate_secret, signing_secrets
+from meshwright.app.service.webhook import WebhookSender, WebhookSettings
+from meshwright.app.store.engine import open_engine, reading, writing
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.replans import WEBHOOK_PENDING, Replan, ReplanRepository, due_webhooks
+from meshwright.app.store.security import WebhookSecretRepository
+from meshwright.app.store.tables import replans, webhook_secrets
 from meshwright.costmodels.errors import InvalidInputError
 from tests.attacks.dripping import dripping
 from tests.integration.replans.test_rest_replans import Receiver
@@ -66,7 +65,7 @@ def status_of(engine: Engine, batch: str) -> str:
 def test_a_call_that_never_ends_holds_up_its_own_tenant_alone(
     engine: Engine, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meshwright.app.replans.webhook.TIMEOUT_S", 2.5)
+    monkeypatch.setattr("meshwright.app.service.webhook.TIMEOUT_S", 2.5)
     receiver = Receiver([200])
     server = receiver.serve()
     pause = threading.Event()

@@ -13,20 +13,19 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine, func, select
 
-from meshwright.app.db.engine import open_engine, reading
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.jobs import jobs
-from meshwright.app.db.tables.plans import plans
-from meshwright.app.documents.json_text import compact_json
-from meshwright.app.errors import StoreError
-from meshwright.app.jobs.engine import QueueClient, migrate_queue
-from meshwright.app.jobs.job import ACTIVE, JobStatus
-from meshwright.app.planning.service import Call, PlanService
-from meshwright.app.plans.documents import plan_document
-from meshwright.app.plans.keyed import keyed_request
+from meshwright.app.base.documents import compact_json
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.settings import Settings
+from meshwright.app.requests.digests import keyed_request
+from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.app.security.principal import LOCAL
-from meshwright.app.settings import Settings
+from meshwright.app.service.engine import QueueClient, migrate_queue
+from meshwright.app.service.planning import Call, PlanService
+from meshwright.app.store.engine import open_engine, reading
+from meshwright.app.store.jobs import ACTIVE, JobStatus
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.principal import LOCAL
+from meshwright.app.store.tables import jobs, plans
 from tests.crash.databases import Database
 from tests.support.fakes import feasible_plan
 from tests.support.requests_given import training

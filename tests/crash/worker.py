@@ -6,11 +6,11 @@ import signal
 import sys
 import threading
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.jobs.sandbox import ChildSolver, Limits
-from meshwright.app.logs import start_logging
-from meshwright.app.settings import LogFormat, LogLevel, Settings
-from meshwright.app.worker.worker import Worker
+from meshwright.app.base.logs import start_logging
+from meshwright.app.base.settings import LogFormat, LogLevel, Settings
+from meshwright.app.service.sandbox import ChildSolver, Limits
+from meshwright.app.service.worker import Worker
+from meshwright.app.store.engine import open_engine
 from tests.crash.quick import quick_plan
 
 

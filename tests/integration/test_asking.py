@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from meshwright.app.asking import child
-from meshwright.app.asking.child import Answering, Children
-from meshwright.app.asking.questions import EXPLANATION_EXAMPLES
-from meshwright.app.errors import RateLimitedError
-from meshwright.app.settings import Auth, Settings
-from meshwright.app.solving import OnBeat, ignore_beat, solve_here
+from meshwright.app.base.errors import RateLimitedError
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.base.solving import OnBeat, ignore_beat, solve_here
+from meshwright.app.service import child
+from meshwright.app.service.asking import EXPLANATION_EXAMPLES
+from meshwright.app.service.child import Answering, Children
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan

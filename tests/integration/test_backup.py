@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select, text
 
-from meshwright.app.calibrations.repository import CalibrationRepository, NewCalibration
-from meshwright.app.db.engine import open_engine, reading, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.schema import metadata
-from meshwright.app.jobs.engine import QueueClient, WorkflowState, migrate_queue
-from meshwright.app.jobs.job import JobKind, NewJob
-from meshwright.app.jobs.submission import submit
-from meshwright.app.plans.repository import PlanRepository, StoredPlan
+from meshwright.app.service.engine import QueueClient, WorkflowState, migrate_queue
+from meshwright.app.service.planning import submit
+from meshwright.app.store.calibrations import CalibrationRepository, NewCalibration
+from meshwright.app.store.engine import open_engine, reading, writing
+from meshwright.app.store.jobs import JobKind, NewJob
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.plans import PlanRepository, StoredPlan
+from meshwright.app.store.tables import metadata
 from tests.crash.databases import postgresql_cluster, postgresql_programs
 
 MANUAL = Path(__file__).parents[2] / "docs" / "operations.md"

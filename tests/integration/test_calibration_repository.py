@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from meshwright.app.calibrations.repository import CalibrationRepository, NewCalibration
-from meshwright.app.db.engine import open_engine, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.errors import StoreError
-from meshwright.app.plans.repository import PlanRepository, StoredPlan
+from meshwright.app.base.errors import StoreError
+from meshwright.app.store.calibrations import CalibrationRepository, NewCalibration
+from meshwright.app.store.engine import open_engine, writing
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.plans import PlanRepository, StoredPlan
 from tests.integration.test_db import POSTGRES, ROW, numbered
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

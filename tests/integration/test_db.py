@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, inspect, text
 
-from meshwright.app.db.engine import open_engine, reading, writing
-from meshwright.app.db.migrate import HEAD_REVISION, current_revision, downgrade, ensure_ready, is_at_head, upgrade
-from meshwright.app.db.tables.schema import metadata
-from meshwright.app.errors import StoreError
-from meshwright.app.plans.repository import PlanFilter, PlanRepository, StoredPlan
-from meshwright.app.settings import SettingError
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.settings import SettingError
+from meshwright.app.store.engine import open_engine, reading, writing
+from meshwright.app.store.migrate import HEAD_REVISION, current_revision, downgrade, ensure_ready, is_at_head, upgrade
+from meshwright.app.store.plans import PlanFilter, PlanRepository, StoredPlan
+from meshwright.app.store.tables import metadata
 
 POSTGRES = "MESHWRIGHT_TEST_POSTGRES_URL"
 

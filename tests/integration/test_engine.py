@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Engine, text
 
-from meshwright.app.db import engine as engines
-from meshwright.app.db.engine import open_engine, reading, writing
+from meshwright.app.store import engine as engines
+from meshwright.app.store.engine import open_engine, reading, writing
 
 OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 

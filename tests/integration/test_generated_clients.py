@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.plans.examples import INFEASIBLE_REQUEST, SERVING_REQUEST, TRAINING_REQUEST
-from meshwright.app.rest.main import create_app
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.requests.examples import INFEASIBLE_REQUEST, SERVING_REQUEST, TRAINING_REQUEST
+from meshwright.app.web.main import create_app
 from tests.integration.test_web_actions import Here
 from tests.support.service import running_service
 

@@ -9,13 +9,13 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.db.migrate import ensure_ready
-from meshwright.app.errors import SolveTimeoutError
-from meshwright.app.jobs.queue_metrics import read_address, serve_metrics
-from meshwright.app.observability import metrics
-from meshwright.app.observability.metrics import registry
-from meshwright.app.settings import SettingError, Settings
+from meshwright.app.base.errors import SolveTimeoutError
+from meshwright.app.base.settings import SettingError, Settings
+from meshwright.app.edge import observability as metrics
+from meshwright.app.edge.observability import registry
+from meshwright.app.service.queue_metrics import read_address, serve_metrics
+from meshwright.app.store.engine import open_engine
+from meshwright.app.store.migrate import ensure_ready
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import training
 from tests.support.service import running_service

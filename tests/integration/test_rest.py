@@ -16,14 +16,14 @@ from unittest.mock import create_autospec
 import httpx
 import pytest
 
-from meshwright.app.calibrations.repository import CalibrationRepository, NewCalibration
-from meshwright.app.db.engine import open_engine
-from meshwright.app.errors import SolveTimeoutError
-from meshwright.app.http.problems import KINDS
-from meshwright.app.planning import service
-from meshwright.app.plans.examples import REQUEST_EXAMPLES
+from meshwright.app.base.errors import SolveTimeoutError
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.edge.problems import KINDS
+from meshwright.app.requests.examples import REQUEST_EXAMPLES
 from meshwright.app.requests.limits import MAX_DEVICES
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.service import planning as service
+from meshwright.app.store.calibrations import CalibrationRepository, NewCalibration
+from meshwright.app.store.engine import open_engine
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import serving, training
 from tests.support.service import running_service

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.shared_reads import MOST_TOGETHER, SharedReads
-from meshwright.app.errors import StoreError
-from meshwright.app.plans.keyed import keyed_request
-from meshwright.app.plans.store import PlanStore
-from meshwright.app.security.keeping import KeyWish, create_key, revoke_key
-from meshwright.app.security.key_repository import KeyRepository
-from meshwright.app.security.principal import Scope
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.edge.keys import KeyWish, create_key, revoke_key
+from meshwright.app.requests.digests import keyed_request
+from meshwright.app.store.engine import open_engine
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.plans import PlanStore
+from meshwright.app.store.principal import Scope
+from meshwright.app.store.security import KeyRepository
+from meshwright.app.store.shared_reads import MOST_TOGETHER, SharedReads
 from tests.support.fakes import feasible_plan
 from tests.support.requests_given import resolved, training
 from tests.support.service import running_service

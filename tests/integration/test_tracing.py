@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from meshwright.app.observability.tracing import current_parent, span, start_tracing, stop_tracing, trace_to
-from meshwright.app.settings import SettingError, read_settings
+from meshwright.app.base.settings import SettingError, read_settings
+from meshwright.app.edge.observability import current_parent, span, start_tracing, stop_tracing, trace_to
 from tests.support.requests_given import training
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -12,13 +12,13 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from meshwright.app.documents.records import to_document
-from meshwright.app.regression.policy import Policy
+from meshwright.app.base.records import to_document
+from meshwright.app.base.settings import Settings
+from meshwright.app.base.solving import OnBeat, ignore_beat, solve_here
+from meshwright.app.regression.lock import Policy
 from meshwright.app.regression.report import CheckReport, Finding, FindingRule, PlanCheck, Severity, Verdict
-from meshwright.app.rest.pages.all_pages import ROUTERS
-from meshwright.app.rest.pages.taking import Taken
-from meshwright.app.settings import Settings
-from meshwright.app.solving import OnBeat, ignore_beat, solve_here
+from meshwright.app.web.pages.all_pages import ROUTERS
+from meshwright.app.web.pages.taking import Taken
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from tests.acceptance.test_docs import page as doc

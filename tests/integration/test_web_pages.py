@@ -10,14 +10,14 @@ from html.parser import HTMLParser
 import httpx
 import pytest
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.quoting import HIDDEN
-from meshwright.app.rest.pages.routes import COOKIE, MAX_FORM_BYTES
-from meshwright.app.security.keeping import KeyWish, create_key
-from meshwright.app.security.key_repository import KeyRepository
-from meshwright.app.security.principal import Scope
-from meshwright.app.settings import Auth, Settings
-from meshwright.app.solving import OnBeat, ignore_beat
+from meshwright.app.base.quoting import HIDDEN
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.base.solving import OnBeat, ignore_beat
+from meshwright.app.edge.keys import KeyWish, create_key
+from meshwright.app.store.engine import open_engine
+from meshwright.app.store.principal import Scope
+from meshwright.app.store.security import KeyRepository
+from meshwright.app.web.pages.routes import COOKIE, MAX_FORM_BYTES
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from tests.attacks.names import PIECES

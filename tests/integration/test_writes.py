@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from sqlalchemy import Connection, Engine, event, select
 
-from meshwright.app.db.engine import is_sqlite, open_engine, reading
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.plans import plans
-from meshwright.app.db.writes import MOST_TOGETHER, Writes
-from meshwright.app.errors import QueueFullError, StoreError
-from meshwright.app.logs import logged_id, logging_for
-from meshwright.app.plans.repository import PlanRepository
-from meshwright.app.settings import Settings
+from meshwright.app.base.errors import QueueFullError, StoreError
+from meshwright.app.base.logs import logged_id, logging_for
+from meshwright.app.base.settings import Settings
+from meshwright.app.store.engine import is_sqlite, open_engine, reading
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.plans import PlanRepository
+from meshwright.app.store.tables import plans
+from meshwright.app.store.writes import MOST_TOGETHER, Writes
 from tests.integration.test_db import numbered
 
 pytestmark = pytest.mark.both_databases

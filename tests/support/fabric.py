@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.app.measuring.fabric_script import COLLECTIVES, shapes_of
+from meshwright.app.evidence.measuring.fabric_script import COLLECTIVES, shapes_of
 from meshwright.costmodels.calibration.collectives import Collective
 from meshwright.costmodels.network.collectives import line_share
 

@@ -6,9 +6,8 @@ import threading
 import time
 from dataclasses import replace
 
-from meshwright.app.solving import OnBeat, ignore_beat
+from meshwright.app.base.solving import OnBeat, ignore_beat
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
@@ -23,7 +22,7 @@ from meshwright.solver.answer.predicted import (
     TimeBreakdown,
 )
 from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, Stage, StageMemory
+from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, Stage, StageMemory
 from meshwright.solver.control import Progress
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import PlanRequest

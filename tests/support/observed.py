@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from meshwright.app.plans.keyed import keyed_request
+from meshwright.app.requests.digests import keyed_request
 from meshwright.solver.answer.plan import AnsweredRequest
 from tests.support.fakes import feasible_plan
 from tests.support.requests_given import resolved

@@ -6,8 +6,8 @@ import json
 from functools import cache
 from typing import Any
 
+from meshwright.app.base.solving import solve_here
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.app.solving import solve_here
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.control import ignore_progress
 

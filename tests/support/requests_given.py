@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from meshwright.app.plans.examples import SERVING_REQUEST, TRAINING_REQUEST
+from meshwright.app.requests.examples import SERVING_REQUEST, TRAINING_REQUEST
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.solver.problem.request import PlanRequest
 

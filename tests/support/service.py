@@ -11,16 +11,16 @@ import httpx
 import uvicorn
 from sqlalchemy import Connection, select
 
-from meshwright.app.db.engine import open_engine, reading
-from meshwright.app.db.tables.jobs import jobs
-from meshwright.app.errors import StoreError
-from meshwright.app.jobs.desk import JobDesk
-from meshwright.app.jobs.job import JobStatus
-from meshwright.app.jobs.runner import JobRunner, WorkerStoppedError
-from meshwright.app.replans.batch import BatchStarter, Settler
-from meshwright.app.rest.main import create_app
-from meshwright.app.settings import Settings
-from meshwright.app.solving import Solver
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.settings import Settings
+from meshwright.app.base.solving import Solver
+from meshwright.app.service.batch import BatchStarter, Settler
+from meshwright.app.service.desk import JobDesk
+from meshwright.app.service.runner import JobRunner, WorkerStoppedError
+from meshwright.app.store.engine import open_engine, reading
+from meshwright.app.store.jobs import JobStatus
+from meshwright.app.store.tables import jobs
+from meshwright.app.web.main import create_app
 
 OFTEN_S, SELDOM_S = 0.01, 0.1
 """A worker waits this many seconds before it looks for jobs again: while one was just asked for, and else."""

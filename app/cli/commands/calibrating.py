@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.calibrations.store import CalibrationStore, Kept
+from meshwright.app.base.console import page_console
+from meshwright.app.base.errors import EXIT_GOOD
+from meshwright.app.base.output_files import check_one_stdout, is_stdout
+from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.cli.commands.planning import Output
 from meshwright.app.cli.pages.calibration_pages import (
@@ -19,20 +22,16 @@ from meshwright.app.cli.pages.calibration_pages import (
     print_scores,
     scores_of,
 )
-from meshwright.app.documents.output_files import check_one_stdout, is_stdout
-from meshwright.app.errors import EXIT_GOOD
-from meshwright.app.measuring.fitted import FittedCalibration, fit_calibration
-from meshwright.app.measuring.profile_shapes import Backend
-from meshwright.app.measuring.sample_files import read_samples, write_samples
-from meshwright.app.measuring.targets import target_of
-from meshwright.app.settings import Settings
-from meshwright.app.text.console import page_console
+from meshwright.app.evidence.measuring.fitted import FittedCalibration, fit_calibration, target_of
+from meshwright.app.evidence.measuring.profiling import Backend
+from meshwright.app.evidence.measuring.sample_files import read_samples, write_samples
+from meshwright.app.store.calibrations import CalibrationStore, Kept
 from meshwright.costmodels.fitting.board import board_of
 from meshwright.costmodels.fitting.samples import SampleError, SampleKind, Samples, joined
 from meshwright.costmodels.hardware import node_type
 
 if TYPE_CHECKING:
-    from meshwright.app.calibrations.repository import CalibrationSummary
+    from meshwright.app.store.calibrations import CalibrationSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class FitOptions:
 
 def run_profile(command: ProfileCommand) -> int:
     """Measure and write the measurements to a file."""
-    from meshwright.app.measuring.profiling import ProfileTask, profile
+    from meshwright.app.evidence.measuring.profiling import ProfileTask, profile
 
     unknown = sorted(set(command.kinds) - set(SampleKind))
     if unknown:
@@ -120,7 +119,7 @@ def run_show(reference: str, output: Output, settings: Settings) -> int:
 
 def run_diff(old: str, new: str, output: Output, settings: Settings) -> int:
     """Print what differs between two stored calibrations."""
-    from meshwright.app.measuring.comparison import compare
+    from meshwright.app.evidence.measuring.comparison import compare
 
     store = _store(settings)
     diff = compare(store.find(old), store.find(new))
@@ -143,7 +142,7 @@ def _read_all(files: Sequence[Path], keys: Sequence[str]) -> Samples:
 
 
 def _read_package(keys: Sequence[str]) -> Samples:
-    from meshwright.app.measuring.aiconfigurator import DEVICES, import_device, installed_tables, package_version
+    from meshwright.app.evidence.measuring.aiconfigurator import DEVICES, import_device, installed_tables, package_version
 
     folder, release = installed_tables(), package_version()
     unknown = sorted(set(keys) - set(DEVICES))
@@ -201,8 +200,8 @@ def _row_document(row: CalibrationSummary) -> dict[str, Any]:
 
 def _store(settings: Settings) -> CalibrationStore:
     """The calibration store; unlike plans, calibrations are worth nothing without it, so its errors end the command."""
-    from meshwright.app.db.engine import open_engine
-    from meshwright.app.db.migrate import ensure_ready
+    from meshwright.app.store.engine import open_engine
+    from meshwright.app.store.migrate import ensure_ready
 
     engine = open_engine(settings.database_url)
     ensure_ready(engine)

@@ -8,19 +8,19 @@ from typing import Any
 
 from sqlalchemy import Engine
 
-from meshwright.app.calibrations.store import CalibrationStore, Kept
+from meshwright.app.base.console import page_console, plain
+from meshwright.app.base.errors import EXIT_GOOD
+from meshwright.app.base.output_files import check_one_stdout, is_stdout, write_output
+from meshwright.app.base.quoting import shell_word
+from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.cli.commands.planning import Output
 from meshwright.app.cli.pages.calibration_pages import print_kept, print_scores, scores_of
-from meshwright.app.documents.output_files import check_one_stdout, is_stdout, write_output
-from meshwright.app.errors import EXIT_GOOD
-from meshwright.app.fleet.registry import FleetNow, StoredRegistry
-from meshwright.app.measuring.fabric import FabricCalibration, fit_measurements, script_text
-from meshwright.app.quoting import shell_word
+from meshwright.app.evidence.measuring.fabric import FabricCalibration, fit_measurements, script_text
+from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.files import read_document
-from meshwright.app.settings import Settings
-from meshwright.app.text.console import page_console, plain
-from meshwright.app.ways_in.cluster_words import cluster_of_words
+from meshwright.app.store.calibrations import CalibrationStore, Kept
+from meshwright.app.store.fleet import FleetNow, StoredRegistry
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
 
@@ -84,7 +84,7 @@ def _fit_and_keep(command: FabricCommand, measurements: str, name: str, settings
 
 def _cluster(name: str, engine: Engine) -> Cluster:
     """The cluster that is registered under a name, else the one that the words say."""
-    from meshwright.app.db.tables.metadata import DEFAULT_TENANT
+    from meshwright.app.store.tables import DEFAULT_TENANT
 
     try:
         return StoredRegistry(FleetNow(engine, DEFAULT_TENANT)).cluster(name)
@@ -123,8 +123,8 @@ def _answer(found: FabricCalibration, kept: Kept | None) -> dict[str, Any]:
 
 def _engine(settings: Settings) -> Engine:
     """The engine of the database, its schema ready; its errors end the command."""
-    from meshwright.app.db.engine import open_engine
-    from meshwright.app.db.migrate import ensure_ready
+    from meshwright.app.store.engine import open_engine
+    from meshwright.app.store.migrate import ensure_ready
 
     engine = open_engine(settings.database_url)
     ensure_ready(engine)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from meshwright.app.base.errors import ServiceError
+from meshwright.app.base.output_files import append_output, check_one_stdout, is_stdout, write_output
+from meshwright.app.base.records import to_document
+from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import print_json, say
 from meshwright.app.cli.commands.stored_plans import open_store
-from meshwright.app.documents.output_files import append_output, check_one_stdout, is_stdout, write_output
-from meshwright.app.documents.records import to_document
-from meshwright.app.errors import ServiceError
-from meshwright.app.jobs.sandbox import ChildSolver
 from meshwright.app.regression.check import check_folder, update_folder
 from meshwright.app.regression.formats import FORMATS
 from meshwright.app.regression.planning import LocalPlanner, Planner, available_cores
 from meshwright.app.regression.report import CheckReport
 from meshwright.app.regression.terminal_page import print_check
-from meshwright.app.settings import Settings
+from meshwright.app.service.sandbox import ChildSolver
 from meshwright.costmodels.errors import InvalidInputError
 
 

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, cast
 
 import typer
 
-from meshwright.app.errors import (
+from meshwright.app.base.errors import (
     EXIT_BAD_INPUT,
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
@@ -25,8 +25,8 @@ from meshwright.app.errors import (
     SolveTimeoutError,
     StoreError,
 )
-from meshwright.app.quoting import json_text, terminal_line, terminal_lines
-from meshwright.app.version import installed_version
+from meshwright.app.base.quoting import json_text, terminal_line, terminal_lines
+from meshwright.app.base.version import installed_version
 from meshwright.costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError
 from meshwright.costmodels.names import nearest_name
 
@@ -75,7 +75,7 @@ def exits(command: Callable[Options, int]) -> Callable[Options, None]:
 def explain_usage(error: typer.BadParameter) -> int:
     """Tell how a command line is wrong, with ``--json`` as a problem document too; the exit code for it."""
     if "--json" in sys.argv[1:]:
-        from meshwright.app.http.problems import problem_of
+        from meshwright.app.edge.problems import problem_of
 
         wrong = InvalidInputError(f"the command line can't be read: {error.format_message()}", remedy="see --help")
         print_json(problem_of(wrong))
@@ -105,7 +105,7 @@ def print_json(document: Any) -> None:
 def _explain(error: Exception, *, as_json: bool) -> int:
     """Tell what went wrong and give the exit code for it."""
     if as_json:
-        from meshwright.app.http.problems import problem_of
+        from meshwright.app.edge.problems import problem_of
 
         print_json(problem_of(error))
     if isinstance(error, InvalidInputError):

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from meshwright.app.calibrations.on_demand import CalibrationsOf
-from meshwright.app.cli.commands.exits import print_json
+from meshwright.app.base.documents import read_bounded
+from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
+from meshwright.app.base.figures import DURATION, RATE, SIZE, read_quantity
+from meshwright.app.base.settings import Settings
+from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.cli.commands.planning import Output
-from meshwright.app.documents.compressed import read_bounded
-from meshwright.app.errors import EXIT_GOOD, EXIT_NO
-from meshwright.app.explaining.explain import EXAMPLE, asked_of, explained, with_better
-from meshwright.app.explaining.explanation import Verdict
-from meshwright.app.explaining.launch_files import NO_FILES, READ_ENDS, LaunchFiles
+from meshwright.app.cli.commands.stored_plans import given_plan_document
+from meshwright.app.evidence.logs.table import run_of_log
+from meshwright.app.evidence.logs.writers import LogWriter
+from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.files import given_request
-from meshwright.app.settings import Settings
-from meshwright.app.ways_in.one_line import OneLine
+from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.plan_documents import read_plan_document
+from meshwright.app.service.explaining.explain import EXAMPLE, asked_of, explained, with_better
+from meshwright.app.service.explaining.explanation import Verdict
+from meshwright.app.service.explaining.launch_files import NO_FILES, READ_ENDS, LaunchFiles
+from meshwright.app.service.runs import Observation, Observed, RunService, observation
+from meshwright.app.store.named_calibrations import CalibrationsOf
+from meshwright.app.store.runs import MeasuredRun, RunOutcome, read_run, run_document
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.answer.plan import Plan
+from meshwright.costmodels.units import GIB
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.problem.request import PlanRequest
 
 LONGEST_FILE_BYTES = 1_000_000
@@ -49,20 +58,20 @@ def run_explain(command: ExplainCommand, settings: Settings) -> int:
     if command.search:
         found = with_better(found, _solve)
     if command.output is Output.JSON:
-        from meshwright.app.explaining.document import explanation_document
+        from meshwright.app.service.explaining.document import explanation_document
 
         print_json(explanation_document(found))
     else:
+        from meshwright.app.base.console import page_console
         from meshwright.app.cli.pages.command_page import print_explanation
-        from meshwright.app.text.console import page_console
 
         print_explanation(page_console(), found)
     return EXIT_GOOD if found.verdict is Verdict.RUNS else EXIT_NO
 
 
 def _solve(request: PlanRequest) -> Plan:
+    from meshwright.app.base.solving import solve_here
     from meshwright.app.cli.pages.progress_bar import progress_bar
-    from meshwright.app.solving import solve_here
 
     with progress_bar(f"planning {request.model.name}") as on_progress:
         return solve_here(request, on_progress)
@@ -105,3 +114,112 @@ def _text(path: Path) -> str:
             return read_bounded(file, limit=LONGEST_FILE_BYTES, what="launch command").decode("utf-8")
     except UnicodeDecodeError:
         raise InvalidInputError("the launch command is not text in UTF-8", given=str(path)) from None
+
+
+# ``observe``: from options or a log to a stored run.
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The figures of the options, as they were written."""
+
+    step_time: str | None
+    peak_memory: str | None
+    tokens_per_s: str | None
+    ttft_p95: str | None
+    tpot_p95: str | None
+    out_of_memory: bool
+
+    def figures(self) -> dict[str, float | int]:
+        """Return the figures in the units of a run; raises InvalidInputError."""
+        read: dict[str, float | int] = {}
+        for name, option, text, kind in (
+            ("step_time_s", "--step-time", self.step_time, DURATION),
+            ("tokens_per_s", "--tokens-per-s", self.tokens_per_s, RATE),
+            ("ttft_p95_s", "--ttft-p95", self.ttft_p95, DURATION),
+            ("tpot_p95_s", "--tpot-p95", self.tpot_p95, DURATION),
+        ):
+            if text is not None:
+                # A bare number of seconds is what logs print.
+                read[name] = read_quantity(f"{text}s" if kind is DURATION and _is_bare(text) else text, kind, what=option)
+        if self.peak_memory is not None:
+            read["peak_memory_bytes"] = round(read_quantity(self.peak_memory, SIZE, what="--peak-memory"))
+        return read
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveCommand:
+    """Options of ``observe``."""
+
+    plan: str
+    given: Given
+    log: Path | None
+    log_writer: LogWriter | None
+    software: str
+    label: str
+    output: Output
+    dry_run: bool
+
+
+def run_observe(command: ObserveCommand, settings: Settings) -> int:
+    """Store the run that options or a log tell of; with a dry run, only print it."""
+    document = given_plan_document(command.plan, settings)
+    answered = read_plan_document(document)
+    digest = answered.plan.digest or keyed_request(answered.request).digest
+    run = replace(_run(command, answered, digest), software=command.software, label=command.label)
+    observed = observation(read_run(run_document(run)), answered)
+    if command.dry_run:
+        _print(observed, command.output, "Nothing is stored: this was a dry run.")
+        return EXIT_GOOD
+    _print(observed, command.output, _told(_store(observed, settings)))
+    return EXIT_GOOD
+
+
+def _told(stored: Observed) -> str:
+    if not stored.is_new:
+        return "It was stored already: nothing has changed."
+    if stored.kept is None:
+        return "Stored."
+    row = stored.kept.row
+    return f"Stored; what runs here have told is {row.key}@{row.version}. Plan again to use it."
+
+
+def _run(command: ObserveCommand, answered: AnsweredRequest, digest: str) -> MeasuredRun:
+    figures = command.given.figures()
+    if command.log is not None:
+        if figures or command.given.out_of_memory:
+            raise InvalidInputError("a log and figures can't both be given", given=str(command.log), remedy="leave one out")
+        return run_of_log(command.log, answered, plan=digest, writer=command.log_writer)
+    outcome = RunOutcome.OUT_OF_MEMORY if command.given.out_of_memory else RunOutcome.COMPLETED
+    document = {"plan": digest, "outcome": outcome.value, **figures}
+    return read_run(document)
+
+
+def _store(observed: Observation, settings: Settings) -> Observed:
+    from meshwright.app.store.engine import open_engine
+    from meshwright.app.store.migrate import ensure_ready
+
+    engine = open_engine(settings.database_url)
+    try:
+        ensure_ready(engine)
+        return RunService(engine).add(observed)
+    finally:
+        engine.dispose()
+
+
+def _print(observed: Observation, output: Output, end: str) -> None:
+    run, row = observed.run, observed.row
+    if output is Output.JSON:
+        print_json(run_document(run))
+        return
+    figures = ", ".join(f"{name} {_shown(name, value)}" for name, value in run.measured().items())
+    tell(f"{row.model} on {row.cluster} by {row.profile}: {figures or 'ran out of memory'}")
+    tell(end)
+
+
+def _shown(name: str, value: float) -> str:
+    return f"{value / GIB:.1f} GiB" if name.endswith("_bytes") else f"{value:.4g}"
+
+
+def _is_bare(text: str) -> bool:
+    return text.strip().replace(".", "", 1).isdigit()

@@ -10,23 +10,23 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from meshwright.app.calibrations.on_demand import CalibrationsOf, RunsOf
+from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO, StoreError
+from meshwright.app.base.output_files import check_one_stdout, is_stdout, write_output
+from meshwright.app.base.quoting import json_text, shell_word
+from meshwright.app.base.records import to_document
+from meshwright.app.base.settings import Settings
+from meshwright.app.base.solving import predict_here, solve_here
 from meshwright.app.cli.commands.exits import print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
-from meshwright.app.documents.output_files import check_one_stdout, is_stdout, write_output
-from meshwright.app.documents.records import to_document
-from meshwright.app.errors import EXIT_GOOD, EXIT_NO, StoreError
 from meshwright.app.pictures.files import Picture, check_pictures, write_pictures
-from meshwright.app.plans.documents import answer_document, read_plan
-from meshwright.app.plans.keyed import KeyedRequest, keyed_request, plan_text
-from meshwright.app.plans.store import PlanStore
-from meshwright.app.quoting import json_text, shell_word
+from meshwright.app.requests.digests import KeyedRequest, keyed_request, plan_text
 from meshwright.app.requests.document import RunsUse
 from meshwright.app.requests.files import STDIN, given_request, read_document, read_request
-from meshwright.app.requests.registry import NO_REGISTRY, Registry
-from meshwright.app.settings import Settings
-from meshwright.app.solving import predict_here, solve_here
+from meshwright.app.requests.models import NO_REGISTRY, Registry
+from meshwright.app.requests.plan_documents import answer_document, read_plan
+from meshwright.app.store.named_calibrations import CalibrationsOf, RunsOf
+from meshwright.app.store.plans import PlanStore
 from meshwright.costmodels.calibration.from_runs import is_run_key
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
@@ -229,12 +229,12 @@ def _explanation_field(explained: Explanations) -> dict[str, object]:
 def _print_page(
     plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations, *, full: bool, to: TextIO | None = None
 ) -> None:
-    from meshwright.app.text.console import page_console
+    from meshwright.app.base.console import page_console
 
     console = page_console(to)
     print_plan(console, plan, request, next_step, full=full)
     if explained:
-        from meshwright.app.cli.pages.explanation_page import print_explanations
+        from meshwright.app.cli.pages.diff_page import print_explanations
 
         print_explanations(console, explained)
 
@@ -258,7 +258,7 @@ def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_sto
 
 
 def _startable_by(plan: Plan, request: PlanRequest) -> Launcher | None:
-    from meshwright.app.exporters import startable_by
+    from meshwright.app.launching.exporters import startable_by
 
     preferred = default_launcher(request)
     return None if preferred is None else startable_by(plan, request, preferred)

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
+from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import print_json, say, tell
 from meshwright.app.cli.commands.planning import Output
-from meshwright.app.errors import EXIT_GOOD, EXIT_NO
-from meshwright.app.settings import Settings
 from meshwright.costmodels.units import GIB
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from meshwright.app.replans.repository import ReplanItem, ReplanRepository
+    from meshwright.app.store.replans import ReplanItem, ReplanRepository
 
 LOOK_EVERY_S = 0.5
 ITEMS_A_PAGE = 500
@@ -43,16 +43,15 @@ class ReplanCommand:
 
 def run_replan(command: ReplanCommand, settings: Settings) -> int:
     """Preview or run a batch; exit code 1 when a plan became worse, impossible or could not be made."""
-    from meshwright.app.db.engine import is_sqlite, open_engine
-    from meshwright.app.db.migrate import ensure_ready
-    from meshwright.app.jobs.engine import QueueClient, migrate_queue
-    from meshwright.app.questions.repository import QuestionFilter
-    from meshwright.app.replans.outcome import Outcome
-    from meshwright.app.replans.repository import RUNNING, ReplanRepository
-    from meshwright.app.replans.schemas import replan_document, replan_item
-    from meshwright.app.replans.service import ReplanService, ReplanWish
-    from meshwright.app.replans.webhook import webhook_settings
-    from meshwright.app.security.principal import LOCAL
+    from meshwright.app.service.engine import QueueClient, migrate_queue
+    from meshwright.app.service.replan_schemas import replan_document, replan_item
+    from meshwright.app.service.replans import ReplanService, ReplanWish
+    from meshwright.app.service.webhook import webhook_settings
+    from meshwright.app.store.engine import is_sqlite, open_engine
+    from meshwright.app.store.migrate import ensure_ready
+    from meshwright.app.store.principal import LOCAL
+    from meshwright.app.store.questions import QuestionFilter
+    from meshwright.app.store.replans import RUNNING, Outcome, ReplanRepository
 
     engine = open_engine(settings.database_url)
     ensure_ready(engine)
@@ -110,10 +109,10 @@ def _version(command: ReplanCommand, engine: Engine) -> int | None:
 
     Raises NoSuchError or CalibrationNotFoundError for what is not there.
     """
-    from meshwright.app.calibrations.store import CalibrationStore
-    from meshwright.app.fleet.registered_repository import RegisteredKind, RegisteredRepository
-    from meshwright.app.replans.registering import find_registered
-    from meshwright.app.security.principal import LOCAL
+    from meshwright.app.service.replans import find_registered
+    from meshwright.app.store.calibrations import CalibrationStore
+    from meshwright.app.store.fleet import RegisteredKind, RegisteredRepository
+    from meshwright.app.store.principal import LOCAL
 
     versions = []
     for kind, name in ((RegisteredKind.CLUSTER, command.cluster), (RegisteredKind.MODEL, command.model)):

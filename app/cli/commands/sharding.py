@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshwright.app.calibrations.on_demand import CalibrationsOf
+from meshwright.app.base.errors import EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
+from meshwright.app.base.figures import percent, seconds
+from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.app.cli.commands.planning import Output
-from meshwright.app.cli.model_sharding import ModelShardingQuestion, parse_mesh, run_model_sharding
-from meshwright.app.cli.shard_command import run_shard
-from meshwright.app.errors import EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
+from meshwright.app.cli.shard_command import ModelShardingQuestion, parse_mesh, run_model_sharding, run_shard
 from meshwright.app.requests.files import read_request
-from meshwright.app.settings import Settings
-from meshwright.app.text.figures import percent, seconds
+from meshwright.app.store.named_calibrations import CalibrationsOf
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.strategies.folding import Ties
+from meshwright.solver.strategies.operator_graph import Ties
 
 _SAID = {
     "agrees": "{solver} agrees: solved again without our reductions and bounds",
@@ -86,8 +85,8 @@ def _shard_model(command: ShardCommand, request: str, settings: Settings) -> int
     if command.output is Output.JSON:
         print_json(answer)
     else:
+        from meshwright.app.base.console import page_console
         from meshwright.app.cli.pages.sharding_page import print_model_sharding
-        from meshwright.app.text.console import page_console
 
         print_model_sharding(page_console(), answer)
     return EXIT_GOOD if answer["feasible"] else EXIT_NO

@@ -6,15 +6,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
+from meshwright.app.base.output_files import OutputFile, check_one_stdout, is_stdout, write_outputs
+from meshwright.app.base.quoting import csv_text
 from meshwright.app.cli.commands.exits import print_json
 from meshwright.app.cli.commands.planning import Output
-from meshwright.app.documents.output_files import OutputFile, check_one_stdout, is_stdout, write_outputs
-from meshwright.app.errors import EXIT_GOOD, EXIT_NO
-from meshwright.app.plans.documents import read_plan
-from meshwright.app.plans.rows import interval_rows
-from meshwright.app.plans.simulations import simulation_document
-from meshwright.app.quoting import csv_text
 from meshwright.app.requests.files import STDIN, read_document, read_request
+from meshwright.app.requests.plan_documents import read_plan
+from meshwright.app.service.load import simulation_document
+from meshwright.app.store.plans import interval_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.api import simulate
 
@@ -40,7 +40,7 @@ def run_simulate(command: SimulateCommand) -> int:
     simulated = simulate(request, plan)
     files = []
     if command.trace is not None:
-        from meshwright.app.pictures.simulation_trace import simulation_trace_text
+        from meshwright.app.pictures.trace import simulation_trace_text
 
         files.append(OutputFile(command.trace, simulation_trace_text(simulated, title=plan.model)))
     if command.csv is not None:
@@ -49,8 +49,8 @@ def run_simulate(command: SimulateCommand) -> int:
     if command.output is Output.JSON:
         print_json(simulation_document(simulated))
     else:
+        from meshwright.app.base.console import page_console
         from meshwright.app.cli.pages.simulation_page import print_simulation
-        from meshwright.app.text.console import page_console
 
         console = page_console(sys.stderr if any(map(is_stdout, (command.trace, command.csv))) else sys.stdout)
         print_simulation(console, simulated, plan, request)

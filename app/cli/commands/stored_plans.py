@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import say
-from meshwright.app.errors import StoreError
-from meshwright.app.plans.documents import read_plan
-from meshwright.app.plans.store import PlanStore
 from meshwright.app.requests.files import read_document
-from meshwright.app.settings import Settings
+from meshwright.app.requests.plan_documents import read_plan
+from meshwright.app.store.plans import PlanStore
 from meshwright.costmodels.errors import InvalidInputError
 
 
 def open_store(settings: Settings) -> PlanStore | None:
     """The plan store of the settings; None, with a warning, when it can't be used."""
-    from meshwright.app.db.engine import open_engine
-    from meshwright.app.db.migrate import ensure_ready
+    from meshwright.app.store.engine import open_engine
+    from meshwright.app.store.migrate import ensure_ready
 
     try:
         engine = open_engine(settings.database_url)
@@ -41,8 +41,8 @@ def given_plan_document(plan: str, settings: Settings) -> object:
     """The document in a plan file, on stdin, or stored under a digest or the start of one."""
     if not plan.startswith("sha256:"):
         return read_document(plan, what="plan")
-    from meshwright.app.db.engine import open_engine
-    from meshwright.app.db.migrate import ensure_ready
+    from meshwright.app.store.engine import open_engine
+    from meshwright.app.store.migrate import ensure_ready
 
     engine = open_engine(settings.database_url)
     try:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from meshwright.app.base.console import page_console
+from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.cli.commands.exits import print_json
 from meshwright.app.cli.commands.planning import Output
-from meshwright.app.errors import EXIT_GOOD, EXIT_NO
-from meshwright.app.text.console import page_console
-from meshwright.app.validation.folds import FoldedReport
-from meshwright.app.validation.report import Report
-from meshwright.app.validation.serving.report import ServingReport
-from meshwright.app.validation.tables import TableReport, predicted_rows, table_document, validate_table
+from meshwright.app.evidence.serving.report import ServingReport
+from meshwright.app.evidence.tables import TableReport, predicted_rows, table_document, validate_table
+from meshwright.app.evidence.training.folds import FoldedReport
+from meshwright.app.evidence.training.report import Report
 
 
 def run_validate(
@@ -41,14 +41,14 @@ def run_validate(
 def _print_page(report: TableReport) -> None:
     match report:
         case Report():
-            from meshwright.app.cli.pages.validation_page import print_report
+            from meshwright.app.cli.pages.validation_pages import print_report
 
             print_report(page_console(), report)
         case FoldedReport():
-            from meshwright.app.cli.pages.folds_page import print_folded_report
+            from meshwright.app.cli.pages.validation_pages import print_folded_report
 
             print_folded_report(page_console(), report)
         case ServingReport():
-            from meshwright.app.cli.pages.serving_validation_page import print_serving_report
+            from meshwright.app.cli.pages.validation_pages import print_serving_report
 
             print_serving_report(page_console(), report)

@@ -1,1 +1,1 @@
-"""The pages that commands print for a person, 80 columns wide. Words and bars that other rooms print too are in `app.text`."""
+"""The pages that commands print for a person, 80 columns wide. Words and bars that other rooms print too are in `app.base`."""

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.app.calibrations.repository import CalibrationSummary
-from meshwright.app.calibrations.store import Kept
-from meshwright.app.measuring.comparison import CalibrationDiff, Change
-from meshwright.app.measuring.documents import provenance_of
-from meshwright.app.measuring.targets import target_of
-from meshwright.app.text.console import plain
-from meshwright.app.text.figures import percent
+from meshwright.app.base.console import plain
+from meshwright.app.base.figures import percent
+from meshwright.app.evidence.measuring.comparison import CalibrationDiff, Change
+from meshwright.app.evidence.measuring.fitted import target_of
+from meshwright.app.requests.calibrations import provenance_of
+from meshwright.app.store.calibrations import CalibrationSummary, Kept
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import is_run_key, time_law
 from meshwright.costmodels.calibration.networks import is_fabric_key
-from meshwright.costmodels.fitting.cross_validation import Score
+from meshwright.costmodels.fitting.check import Score
 from meshwright.costmodels.serving.latency_law import learned_latencies
 
 SHOWN_DIGEST = len("sha256:") + 12

@@ -6,13 +6,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.app.cli.pages.serving_layout import serving_parts
-from meshwright.app.cli.pages.stages import memory_at_risk, memory_bars, stage_table
-from meshwright.app.explaining.explanation import Better, Explanation, Verdict
-from meshwright.app.launch_flags.flag import GivenFlag, Standing
-from meshwright.app.text.console import plain
-from meshwright.app.text.figures import axes, counted, percent
-from meshwright.app.text.speed import speed_in_words
+from meshwright.app.base.console import plain
+from meshwright.app.base.figures import axes, counted, percent, speed_in_words
+from meshwright.app.cli.pages.plan_page import memory_at_risk, memory_bars, serving_parts, stage_table
+from meshwright.app.launching.flags.flag import GivenFlag, Standing
+from meshwright.app.service.explaining.explanation import Better, Explanation, Verdict
 from meshwright.solver.answer.layouts import OfWorkers
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan

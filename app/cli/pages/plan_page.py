@@ -3,34 +3,63 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeVar
 
+from rich import box
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-from meshwright.app.cli.pages.beside_the_plan import beside_the_plan, left_out
-from meshwright.app.cli.pages.serving_layout import serving_parts
-from meshwright.app.cli.pages.stages import memory_at_risk, memory_bars, stage_table
-from meshwright.app.text.bars import BarRow, bar, parts_table
-from meshwright.app.text.certificate import certificate_in_words
-from meshwright.app.text.console import indented, plain
-from meshwright.app.text.figures import amount, axes, counted, parameters_in_words, percent, seconds, significant
-from meshwright.app.text.load import load_in_words
-from meshwright.app.text.speed import speed_in_words
-from meshwright.solver.answer.chosen import unusual_choices
+from meshwright.app.base.console import indented, plain
+from meshwright.app.base.figures import (
+    BarRow,
+    amount,
+    axes,
+    bar,
+    counted,
+    gib,
+    memory_kinds,
+    number_range,
+    parameters_in_words,
+    parts_table,
+    percent,
+    ranks_of,
+    seconds,
+    significant,
+    speed_in_words,
+    spread,
+)
+from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words
+from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
+from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
+    Kinds,
     OfWorkers,
     Pipelines,
+    Pools,
+    PrefillWorkers,
+    PromptPhase,
+    Replicas,
     Stagewise,
+    Switched,
     Uniform,
+    WorkerKind,
+    Workers,
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.problem.choices import Launcher, TpOverlap
+from meshwright.solver.answer.stage import Stage
+from meshwright.solver.problem.choices import FrontierScope, Launcher, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
 from meshwright.solver.problem.request import (
     Arrivals,
@@ -287,3 +316,386 @@ def _ending(next_step: NextStep) -> Group:
 def default_launcher(request: PlanRequest) -> Launcher | None:
     """The launcher that a next command names; None for an engine that nothing here exports to."""
     return launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher
+
+
+# The stages of a plan: a table of what they hold and how, and bars of what they need; equal neighbours are one line.
+
+NumberedStage = tuple[int, Stage]
+
+
+def stage_table(stages: Sequence[Stage], *, step: str, trains: bool) -> Table:
+    """One line a run of equal stages: layers, ranks, time of a ``step``; axes where stages differ in them; recompute and ZeRO
+    where it ``trains``."""
+    differ = len({stage.axes for stage in stages}) > 1
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for name in ("stage", "layers", "ranks", *(["axes"] if differ else []), *(["recompute", "ZeRO"] if trains else [])):
+        table.add_column(name, overflow="fold")
+    table.add_column(step, justify="right")
+    for run in folded(stages):
+        alike = [stage for _, stage in run]
+        first = alike[0]
+        table.add_row(
+            number_range(number for number, _ in run),
+            _layers(first) + (" each" if len(run) > 1 else ""),
+            ranks_of(devices for stage in alike for devices in stage.devices),
+            *([axes(first.axes)] if differ else []),
+            *([recompute(first), str(first.zero_stage)] if trains else []),
+            spread(seconds(time_s) for time_s in sorted(stage.time_s for stage in alike)),
+        )
+    return table
+
+
+def memory_bars(stages: Sequence[Stage]) -> Group:
+    """One bar for each run of equal stages, its fullest device against what may be used, and what fills the fullest of all."""
+    table = Table.grid(padding=(0, 1))
+    for run in folded(stages):
+        totals = [stage.memory.total_bytes for _, stage in run]
+        fullest = max((stage for _, stage in run), key=_fullness)
+        amount = spread(gib(total) for total in sorted({min(totals), max(totals)}))
+        numbers = number_range(number for number, _ in run)
+        table.add_row(f"  stage {numbers}", bar(_fullness(fullest)), amount, percent(_fullness(fullest)))
+    fullest = max(stages, key=_fullness)
+    title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
+    kinds = plain(f"at most: {_memory_kinds(fullest)}", style="dim")
+    return Group(plain(title, style="bold"), table, Padding(kinds, (0, 0, 0, 2), expand=False))
+
+
+def folded(stages: Sequence[Stage]) -> list[list[NumberedStage]]:
+    """Stages with their numbers, grouped where neighbours hold the same layers on as many devices in the same way."""
+    return [list(run) for _, run in groupby(enumerate(stages), key=lambda numbered: _likeness(numbered[1]))]
+
+
+def recompute(stage: Stage) -> str:
+    """Return the recompute mode of a stage, and of how many layers where not of all."""
+    return stage.recompute.value + stage.of_layers
+
+
+def _likeness(stage: Stage) -> tuple[object, ...]:
+    n_devices = sum(part.count for part in stage.devices)
+    return (tuple(_counts(stage).items()), n_devices, stage.axes, recompute(stage), stage.zero_stage)
+
+
+def _layers(stage: Stage) -> str:
+    return " + ".join(block if count == 1 else f"{count} x {block}" for block, count in _counts(stage).items())
+
+
+def _counts(stage: Stage) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for span in stage.blocks:
+        counts[span.block] = counts.get(span.block, 0) + span.count
+    return counts
+
+
+def _fullness(stage: Stage) -> float:
+    return stage.memory.total_bytes / stage.memory.capacity_bytes
+
+
+def _memory_kinds(stage: Stage) -> str:
+    return ", ".join(f"{name} {gib(amount)}" for name, amount in memory_kinds(stage.memory) if amount > 0)
+
+
+def memory_at_risk(predicted: Predicted) -> list[RenderableType]:
+    """The quantiles of a training plan's memory; nothing of serving plans, and of plans of versions that told none."""
+    if predicted.peak_memory_p95_bytes is None or predicted.chance_out_of_memory is None:
+        return []
+    median, p95 = gib(predicted.peak_memory_bytes), gib(predicted.peak_memory_p95_bytes)
+    chance = percent(predicted.chance_out_of_memory)
+    text = f"{median} at the median, more than {p95} in one run of 20, out of memory in {chance} of runs"
+    return [plain("Memory at risk: ", style="bold") + plain(text)]
+
+
+# The layout of a serving plan on its page: workers, stages and memory, form by form.
+
+
+def serving_parts(layout: OfWorkers) -> list[RenderableType]:
+    """Stages and memory of all workers, those that compute prompts first; in the words of the form, where it has some."""
+    match layout:
+        case Replicas():
+            return _replicas(layout, "Layout")
+        case Pools():
+            return [*_prefill_pool(layout.prefill), *_replicas(layout.decode, "Decode workers")]
+        case Switched():
+            return [*_prompt_phase(layout.prompts), *_replicas(layout.answers, "Layout of answers")]
+        case Kinds():
+            return [part for kind in layout.kinds for part in _kind(kind)]
+        case _:
+            return [part for workers in layout.all_workers for part in _workers(workers)]
+
+
+def _workers(workers: Workers) -> list[RenderableType]:
+    """Workers of a form that has no words of its own."""
+    said = (
+        f"Workers: {axes(workers.axes)}; {counted(workers.count, 'worker')}; at most "
+        f"{counted(workers.max_num_seqs, 'sequence')} and {workers.max_num_batched_tokens:,} tokens a step"
+    )
+    return [Group(plain(said), stage_table(workers.stages, step="step", trains=False)), memory_bars(workers.stages)]
+
+
+def _replicas(replicas: Replicas, name: str) -> list[RenderableType]:
+    table = stage_table(replicas.stages, step="decode step", trains=False)
+    return [Group(plain(f"{name}: {_layout_in_words(replicas)}"), table), memory_bars(replicas.stages)]
+
+
+def _layout_in_words(replicas: Replicas) -> str:
+    load = replicas.load
+    return "; ".join(
+        (
+            axes(replicas.axes),
+            f"{counted(load.replicas, 'replica')}, {percent(load.utilisation)} busy",
+            f"at most {counted(load.max_num_seqs, 'sequence')} and {load.max_num_batched_tokens:,} tokens a step",
+        )
+    )
+
+
+def _prefill_pool(pool: PrefillWorkers) -> list[RenderableType]:
+    said = (
+        f"Prefill workers: {axes(pool.axes)}; {counted(pool.workers, 'worker')}, {percent(pool.utilisation)} busy; at most "
+        f"{pool.max_num_batched_tokens:,} tokens a step; keys and values reach a decode worker in {seconds(pool.transfer_s)}"
+    )
+    return [Group(plain(said), stage_table(pool.stages, step="prefill step", trains=False)), memory_bars(pool.stages)]
+
+
+def _prompt_phase(prompts: PromptPhase) -> list[RenderableType]:
+    """The layout of prompts of workers that switch, and what a change takes."""
+    said = (
+        f"Layout of prompts, on the same devices: {axes(prompts.axes)}; at most {prompts.max_num_batched_tokens:,} tokens a "
+        f"step; {percent(prompts.prefill_share)} of the time, from one phase of prompts to the next {seconds(prompts.cycle_s)}"
+    )
+    change = (
+        f"Changes: {seconds(prompts.to_decode_s)} to the layout of answers ({amount(prompts.to_decode_bytes, 'bytes')} a "
+        f"device), {seconds(prompts.to_prefill_s)} back, {percent(prompts.switching_share)} of the time; host memory has room "
+        f"for {prompts.buffer_tokens:,} tokens of a worker ({amount(prompts.host_bytes, 'bytes')} of a node with the weights)"
+    )
+    table = stage_table(prompts.stages, step="prefill step", trains=False)
+    return [Group(plain(said), plain(change), table), memory_bars(prompts.stages)]
+
+
+def _kind(kind: WorkerKind) -> list[RenderableType]:
+    """Share, figures, layout and memory of one kind of workers."""
+    taken = (
+        f"{percent(kind.share)} of arrivals, {significant(kind.requests_per_s)} requests/s: "
+        f"{speed_in_words(kind.predicted, devices=kind.devices)}"
+    )
+    replicas = kind.replicas
+    table, layout = (
+        stage_table(replicas.stages, step="decode step", trains=False),
+        plain(f"Layout: {_layout_in_words(replicas)}"),
+    )
+    return [Group(plain(taken, style="bold"), layout, table), memory_bars(replicas.stages)]
+
+
+# Parts of a plan's page beside the plan: what lost, what is equal, what would be better, the frontier, calibrations.
+
+SHOWN_RUNNERS_UP = 3
+
+
+def beside_the_plan(plan: Plan, request: PlanRequest, *, full: bool) -> list[RenderableType]:
+    """Return all of it, or what fits a screen and what was asked for."""
+    better, frontier = _improvements(plan), [*frontier_parts(plan), *interactivity_parts(plan)]
+    if full:
+        return [_comparison(plan, SHOWN_RUNNERS_UP), *_equals(plan), *better, *frontier, _calibration(plan)]
+    swept = request.search.frontier is FrontierScope.SWEPT
+    return [_comparison(plan, 1), *better, *(frontier if swept else []), _calibration_in_short(plan)]
+
+
+def _comparison(plan: Plan, most: int) -> RenderableType:
+    if not plan.runners_up:
+        return plain("Nothing came close: the search kept no runner-up.")
+    lines: list[RenderableType] = [plain("Why not another plan", style="bold")]
+    for other in plan.runners_up[:most]:
+        lines += [indented(plain(other.summary), 2), indented(plain(other.why_not, style="dim"), 4)]
+    return Group(*lines)
+
+
+def _equals(plan: Plan) -> list[RenderableType]:
+    """The plans that ranking can't tell from this one; nothing where there is none."""
+    if plan.equals is None or plan.equals.count < 2:
+        return []
+    lines: list[RenderableType] = [plain(equals_in_words(plan.equals), style="bold")]
+    if plan.equals.plainest is not None:
+        plainest = plan.equals.plainest
+        lines += [plain("The plainest of them:"), indented(plain(plainest.summary), 2)]
+        lines.append(indented(plain(plainest.differs, style="dim"), 4))
+    if plan.equals.also_try:
+        lines.append(plain("Also try:"))
+    for other in plan.equals.also_try:
+        lines += [indented(plain(other.summary), 2), indented(plain(other.differs, style="dim"), 4)]
+    return [Group(*lines)]
+
+
+def _improvements(plan: Plan) -> list[RenderableType]:
+    """The changes of the request that make the plan better; nothing where none was asked for, or found."""
+    if not plan.suggestions:
+        return []
+    lines: list[RenderableType] = [plain("What would make it better (solved)", style="bold")]
+    lines += [indented(plain(f"- {each.change}: {each.reaches}"), 2) for each in plan.suggestions]
+    return [Group(*lines)]
+
+
+def _calibration_in_short(plan: Plan) -> Text:
+    """The calibration that errs most of those that the plan rests on."""
+    if not plan.calibration:
+        return plain("")
+    worst = max(plan.calibration, key=lambda used: used.median_error)
+    several = f"{len(plan.calibration)} calibrations; the least certain, " if len(plan.calibration) > 1 else ""
+    return plain(
+        f"Rests on {several}{worst.id}, errs by {percent(worst.median_error)} median, {percent(worst.p95_error)} P95, on "
+        "measurements that it was not fitted to"
+    )
+
+
+def left_out(plan: Plan) -> Text:
+    """The line that says what ``--full`` adds."""
+    equal = plan.equals.count - 1 if plan.equals is not None else 0
+    lost = len(plan.runners_up) - 1
+    more = [
+        "the space searched",
+        *([counted(lost, "plan more that lost", "plans more that lost")] if lost > 0 else []),
+        *([f"{counted(equal, 'plan')} that ranking can't tell from this one"] if equal > 0 else []),
+        *(["the frontier"] if len(plan.frontier) > 1 else []),
+        *([counted(len(plan.notes), "note")] if plan.notes else []),
+        "all calibrations",
+    ]
+    return plain(f"--full shows {', '.join(more[:-1])} and {more[-1]}", style="dim")
+
+
+def _calibration(plan: Plan) -> Group:
+    lines: list[RenderableType] = [plain("Calibration: error on measurements that it was not fitted to", style="bold")]
+    for used in plan.calibration:
+        lines.append(plain(f"  {used.id}: {percent(used.median_error)} median, {percent(used.p95_error)} P95"))
+        lines.append(indented(plain(used.basis, style="dim"), 4))
+    stats = plan.search
+    lines.append(plain(f"Search: {stats.candidates:,} candidates in {seconds(stats.seconds)} of CPU time", style="dim"))
+    return Group(*lines)
+
+
+# Throughput of a device against tokens per second of a user, as a chart in characters and a table below it.
+
+WIDTH, HEIGHT = 56, 12
+"""Columns and lines of the chart's inside."""
+
+POINT, CHOSEN = "●", "◆"
+
+CAVEAT = (
+    "Replicas that prefill and decode, their batches always full: means of a steady state without a queue. They are no "
+    "promises of percentiles, and the SLO is not asked of them."
+)
+
+
+def interactivity_parts(plan: Plan) -> list[RenderableType]:
+    """The chart with its title, what it is of, and a table of its points; nothing where the plan has none."""
+    drawn = plan.interactivity
+    if drawn is None:
+        return []
+    user, device = significant(drawn.plan_tokens_per_s_per_user), significant(drawn.plan_tokens_per_s_per_device)
+    own = f"{CHOSEN} this plan at its load: {device} tokens/s a device, {user} tokens/s to a user at its mean batch"
+    return [
+        Group(
+            plain("Output tokens/s of a device (up) against tokens/s of a user (right)", style="bold"),
+            *_chart(drawn),
+            plain(own),
+            plain(f"{POINT} {CAVEAT}", style="dim"),
+        ),
+        _table(drawn),
+    ]
+
+
+def _chart(drawn: Interactivity) -> list[Text]:
+    """Lines of the chart, both axes from 0; the plan's mark is never hidden."""
+    at_user = [*(point.tokens_per_s_per_user for point in drawn.points), drawn.plan_tokens_per_s_per_user]
+    at_device = [*(point.tokens_per_s_per_device for point in drawn.points), drawn.plan_tokens_per_s_per_device]
+    widest, highest = max(at_user), max(at_device)
+    cells = [[" "] * WIDTH for _ in range(HEIGHT)]
+    for index, (user, device) in enumerate(zip(at_user, at_device, strict=True)):
+        row, column = round((1.0 - device / highest) * (HEIGHT - 1)), round(user / widest * (WIDTH - 1))
+        cells[row][column] = CHOSEN if index == len(drawn.points) else POINT
+    labels = {0: significant(highest), HEIGHT - 1: "0"}
+    margin = max(len(label) for label in labels.values())
+    lines = [plain(f"{labels.get(row, ''):>{margin}} │{''.join(line)}") for row, line in enumerate(cells)]
+    right = significant(widest)
+    return [*lines, plain(f"{'':>{margin}} └{'─' * WIDTH}"), plain(f"{'':>{margin}}  0{right:>{WIDTH - 1}}")]
+
+
+def _table(drawn: Interactivity) -> RenderableType:
+    shown = spread_points(drawn.points)
+    several = len({point.group for point in drawn.points}) > 1
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("tokens/s/device", "tokens/s/user", "batch", "tokens a step"):
+        table.add_column(column, justify="right")
+    table.add_column("replica")
+    for point in shown:
+        table.add_row(
+            significant(point.tokens_per_s_per_device),
+            significant(point.tokens_per_s_per_user),
+            f"{point.batch:,.0f}",
+            f"{point.max_num_batched_tokens:,}",
+            f"{point.group}: {point.summary}" if several else point.summary,
+        )
+    left = len(drawn.points) - len(shown)
+    return Group(table, *([plain(f"{left} more in the plan document", style="dim")] if left else []))
+
+
+# The frontier as a table: plans that no other beats in speed, memory left, devices, cost and energy at once.
+
+MAX_ROWS = 8
+"""Rows that the page shows; the document has all."""
+
+_Point = TypeVar("_Point")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A figure of the points that not every frontier has."""
+
+    title: str
+    value: Callable[[FrontierPoint], float | None]
+    text: Callable[[float], str]
+
+
+COLUMNS = (
+    Column("memory left", lambda point: point.memory_headroom_bytes, gib),
+    Column("USD/M tokens", lambda point: point.cost_per_million_tokens, lambda cost: f"{cost:.3f}"),
+    Column("kJ a step", lambda point: point.energy_per_step_j, lambda energy: significant(energy / 1e3)),
+)
+
+SPEED_WIDTH = 10
+"""Columns of the bar that compares speeds."""
+
+
+def frontier_parts(plan: Plan) -> list[RenderableType]:
+    """The table with its title; nothing where the plan is the only one on it."""
+    if len(plan.frontier) < 2:
+        return []
+    shown = spread_points(plan.frontier)
+    columns = [column for column in COLUMNS if any(column.value(point) is not None for point in shown)]
+    fastest = max(point.tokens_per_s for point in plan.frontier)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("", "devices", "tokens/s"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for column in columns:
+        table.add_column(column.title, justify="right")
+    for number, point in enumerate(shown, 1):
+        table.add_row(
+            str(number),
+            f"{point.devices:,}",
+            significant(point.tokens_per_s),
+            bar(point.tokens_per_s / fastest, SPEED_WIDTH),
+            *(_cell(column, point) for column in columns),
+        )
+    left = len(plan.frontier) - len(shown)
+    title = plain("No plan beats these in all respects", style="bold")
+    named = [Padding(plain(f"{number}: {point.summary}", style="dim"), (0, 0, 0, 2)) for number, point in enumerate(shown, 1)]
+    return [Group(title, table, *named, *([plain(f"{left} more in the plan document", style="dim")] if left else []))]
+
+
+def spread_points(points: tuple[_Point, ...]) -> list[_Point]:
+    """Points evenly over the list, its ends among them."""
+    if len(points) <= MAX_ROWS:
+        return list(points)
+    return [points[round(i * (len(points) - 1) / (MAX_ROWS - 1))] for i in range(MAX_ROWS)]
+
+
+def _cell(column: Column, point: FrontierPoint) -> str:
+    value = column.value(point)
+    return "" if value is None else column.text(value)

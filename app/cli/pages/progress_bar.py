@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from meshwright.app.quoting import terminal_line
-from meshwright.app.text.figures import percent
+from meshwright.app.base.figures import percent
+from meshwright.app.base.quoting import terminal_line
 from meshwright.solver.control import OnProgress, Progress, ignore_progress
 
 

@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from meshwright.app.text.console import plain
-from meshwright.app.text.figures import counted, gib, percent, seconds, significant
+from meshwright.app.base.console import plain
+from meshwright.app.base.figures import counted, gib, percent, seconds, significant
 
 Json = dict[str, Any]
 

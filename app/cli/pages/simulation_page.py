@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.app.text.console import plain
-from meshwright.app.text.figures import counted, percent, seconds, significant
+from meshwright.app.base.console import plain
+from meshwright.app.base.figures import counted, percent, seconds, significant
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest

@@ -7,8 +7,7 @@ far a rank is from the middle.
 from __future__ import annotations
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.pipeline.order import Chunk, RankOrder
-from meshwright.costmodels.pipeline.program import Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassTimes,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.pipeline.order import Chunk
-from meshwright.costmodels.pipeline.program import Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, Schedule, Slot
 from meshwright.costmodels.pipeline.schedules.dualpipe import dualpipe_steps
 from meshwright.costmodels.pipeline.traits import (
     Backward,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.order import Chunk, RankOrder
-from meshwright.costmodels.pipeline.program import Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     HeldMicrobatches,
     PipelineRuntime,

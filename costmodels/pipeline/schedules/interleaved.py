@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.pipeline.held import undominated
 from meshwright.costmodels.pipeline.program import Action, PassKind, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     ChunkCount,
@@ -21,6 +20,7 @@ from meshwright.costmodels.pipeline.traits import (
     WholeSequences,
     along_in_chunks,
     fill_and_drain_s,
+    undominated,
 )
 
 

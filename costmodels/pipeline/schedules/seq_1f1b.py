@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costmodels.compiling import kept_compiled
-from meshwright.costmodels.model.token_slice import SliceShares
-from meshwright.costmodels.pipeline.program import Schedule, Slot
-from meshwright.costmodels.pipeline.slice_passes import slice_passes
+from meshwright.costmodels.model.dims import SliceShares
+from meshwright.costmodels.pipeline.program import Schedule, Slot, slice_passes
 from meshwright.costmodels.pipeline.traits import PipelineSize, ScheduleTraits, TokenSlices, along, fill_and_drain_s
 
 Floats = NDArray[np.float64]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.program import Schedule, Slot
-from meshwright.costmodels.pipeline.repeated_blocks import repeated_block_orders
+from meshwright.costmodels.pipeline.program import Schedule, Slot, repeated_block_orders
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassTimes,

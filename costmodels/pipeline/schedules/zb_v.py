@@ -6,8 +6,7 @@ back, which holds the later part of the model.
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.order import Chunk, RankOrder
-from meshwright.costmodels.pipeline.program import Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassTimes,

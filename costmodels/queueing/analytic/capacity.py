@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.compiling import kept_compiled
-from meshwright.costmodels.queueing.group_times import GroupTimes, convex_below
 from meshwright.costmodels.queueing.load import RequestStream
-from meshwright.costmodels.queueing.step_times import StepTimes, cell
+from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes, cell, convex_below
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.compiling import kept_compiled
-from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.simulation.engine_state import FloatArray
 from meshwright.costmodels.queueing.simulation.replica import (
@@ -30,7 +29,7 @@ from meshwright.costmodels.queueing.simulation.replica import (
     Window,
     simulate,
 )
-from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes
 
 IntArray = npt.NDArray[np.int64]
 

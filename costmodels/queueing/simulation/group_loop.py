@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.costmodels.compiling import kept_compiled_whole
-from meshwright.costmodels.queueing.simulation.batch_steps import finish_step, form_step, step_cell, work_s
-from meshwright.costmodels.queueing.simulation.engine_state import (
-    NOBODY,
-    FloatArray,
-    IntArray,
-    Lists,
-    RecordArray,
-    compiled,
-)
-from meshwright.costmodels.queueing.simulation.event_loop import EVENTS_BETWEEN_LOOKS
-from meshwright.costmodels.queueing.simulation.group_coasting import (
+from meshwright.costmodels.queueing.simulation.coasting import (
     GROUP_COUNTERS,
     LAST,
     PRESENT,
@@ -24,7 +14,18 @@ from meshwright.costmodels.queueing.simulation.group_coasting import (
     coast_groups,
     joint_s,
 )
-from meshwright.costmodels.queueing.simulation.missed_targets import Promise, count_late_starts, is_missed, is_sure_to_miss
+from meshwright.costmodels.queueing.simulation.engine_state import NOBODY, FloatArray, IntArray, Lists, RecordArray, compiled
+from meshwright.costmodels.queueing.simulation.event_loop import EVENTS_BETWEEN_LOOKS
+from meshwright.costmodels.queueing.simulation.missed_targets import (
+    Promise,
+    count_late_starts,
+    finish_step,
+    form_step,
+    is_missed,
+    is_sure_to_miss,
+    step_cell,
+    work_s,
+)
 from meshwright.costmodels.queueing.simulation.step_forming import (
     COMPLETED,
     EVICTIONS,

@@ -17,15 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.results import RequestTimes, SimulationResult, pooled
+from meshwright.costmodels.queueing.simulation.coasting import Joint
 from meshwright.costmodels.queueing.simulation.engine_state import RecordArray, new_lists, new_requests, new_slots, new_stages
 from meshwright.costmodels.queueing.simulation.event_loop import run
-from meshwright.costmodels.queueing.simulation.group_coasting import Joint
 from meshwright.costmodels.queueing.simulation.group_loop import new_group_counters, run_groups
 from meshwright.costmodels.queueing.simulation.missed_targets import Promise
-from meshwright.costmodels.queueing.simulation.scheduling import Scheduling
 from meshwright.costmodels.queueing.simulation.step_forming import (
     ADMIT_RESERVED,
     ADMIT_UNTIL_FULL,
@@ -36,9 +34,10 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     PREFILL_ONLY,
     WHOLE,
     Limits,
+    Scheduling,
     Tables,
 )
-from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes
 
 __all__ = [
     "Admission",

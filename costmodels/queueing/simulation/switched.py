@@ -37,8 +37,7 @@ from meshwright.costmodels.queueing.simulation.replica import (
     tables_of,
 )
 from meshwright.costmodels.queueing.simulation.step_forming import KNOWN, PEAK
-from meshwright.costmodels.queueing.simulation.switched_loop import run
-from meshwright.costmodels.queueing.simulation.switched_state import (
+from meshwright.costmodels.queueing.simulation.switched_loop import (
     DECODE_S,
     DECODING_S,
     PHASES,
@@ -51,6 +50,7 @@ from meshwright.costmodels.queueing.simulation.switched_state import (
     PhaseLimits,
     Staged,
     Switching,
+    run,
 )
 from meshwright.costmodels.queueing.step_times import StepTimes
 

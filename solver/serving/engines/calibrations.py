@@ -17,18 +17,19 @@ from meshwright.costmodels.model.dims import VOCAB
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.model.split_dims import is_expert_step, is_routed
 from meshwright.costmodels.network.collectives import collective_error
-from meshwright.costmodels.serving.attention import decode_s, prefill_s_per_pair
-from meshwright.costmodels.serving.experts import expert_curve, routed_experts_s
-from meshwright.costmodels.serving.latency_law import learned_latencies
-from meshwright.costmodels.serving.latent_attention import (
+from meshwright.costmodels.serving.attention import (
+    decode_s,
     latent_cache,
     latent_decode_error,
     latent_expansion,
     latent_prefill_error,
+    prefill_s_per_pair,
 )
+from meshwright.costmodels.serving.experts import expert_curve, routed_experts_s
+from meshwright.costmodels.serving.latency_law import learned_latencies
 from meshwright.costmodels.serving.operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s
 from meshwright.costmodels.serving.stage_ranks import stage_ranks
-from meshwright.solver.answer.network_use import networks_used
+from meshwright.solver.answer.cluster_time import networks_used
 from meshwright.solver.answer.predicted import CalibrationUse
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.serving.engines.layouts import Layout, serving_precision

@@ -11,18 +11,21 @@ from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.network.collectives import Collective, collective_s
-from meshwright.costmodels.queueing.group_times import GroupTimes
-from meshwright.costmodels.queueing.step_times import StepTimes
-from meshwright.costmodels.serving.energy import ModelWork, model_work
-from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, EngineProfile
+from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes
+from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, EngineProfile, ServingPrecision
 from meshwright.costmodels.serving.memory import BlockMemory, CacheBytes, block_memory
 from meshwright.costmodels.serving.operators import ProductTimes, ServedOn, TokenSplit
-from meshwright.costmodels.serving.precision import ServingPrecision
-from meshwright.costmodels.serving.repeated_answers import with_repeated_answers
-from meshwright.costmodels.serving.speculation import Speculation
-from meshwright.costmodels.serving.speculative_steps import speculative_times
+from meshwright.costmodels.serving.speculation import Speculation, speculative_times, with_repeated_answers
 from meshwright.costmodels.serving.stage_ranks import stage_ranks
-from meshwright.costmodels.serving.step_time import BlockTimes, TableRange, block_times, group_times, step_times
+from meshwright.costmodels.serving.step_time import (
+    BlockTimes,
+    ModelWork,
+    TableRange,
+    block_times,
+    group_times,
+    model_work,
+    step_times,
+)
 from meshwright.solver.answer.stage import LayerSpan, StageMemory
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import ServingRequest

@@ -18,7 +18,7 @@ from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import EngineBuilder
-from meshwright.solver.serving.promise.kept import KeptPlan
+from meshwright.solver.serving.promise.promised import KeptPlan
 from meshwright.solver.serving.promise.question import Question
 from meshwright.solver.serving.workers.simulation import ServingSimulation
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.restrictions import restrictions_text
+from meshwright.solver.problem.search import restrictions_text
 from meshwright.solver.serving.forms.form import Form
 from meshwright.solver.serving.forms.kinds.form import FORM as KINDS
 from meshwright.solver.serving.forms.pools.form import FORM as POOLS
-from meshwright.solver.serving.forms.replicas.form import FORM as REPLICAS
+from meshwright.solver.serving.forms.replicas import FORM as REPLICAS
 from meshwright.solver.serving.forms.switched.form import FORM as SWITCHED
 
 FORMS: tuple[Form[Any], ...] = (REPLICAS, POOLS, KINDS, SWITCHED)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Scheduling
-from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.promised import Promised
 
 MAX_UTILISATION = 0.97
 """Load above which a plan is refused: the percentiles of a run of 10,000 requests say nothing of the long run there."""
@@ -78,3 +80,27 @@ class Measured:
     def only_overloaded(self) -> bool:
         """True if nothing but the load refuses it."""
         return not self.keeps and not self.missed and self.utilisation > MAX_UTILISATION
+
+
+# The room that a plan leaves to each of its promises, tightest first.
+
+
+def room_note(promised: Promised, *, ttft: Percentile, tpot: Percentile, load: float | None) -> str:
+    """Return a note of the constraint that binds: shares of the targets that what is promised takes, and of the largest
+    allowed load.
+
+    ``load`` is the share of what the engines keep up with, None where clients wait and no load is too high.
+    """
+    first, later = promised.shares(ttft_s=ttft.high, tpot_s=tpot.high)
+    shares = {
+        "P95 TTFT": first,
+        "P95 TPOT": later,
+        "load": 0.0 if load is None else load / MAX_UTILISATION,
+    }
+    asked = [(share, name) for name, share in shares.items() if share > 0.0 and math.isfinite(share)]
+    if not asked:
+        return "No target binds"
+    ordered = sorted(asked, key=lambda entry: (-entry[0], entry[1]))
+    tightest, *others = [f"{name} ({share:.0%})" for share, name in ordered]
+    rest = f"; then {', '.join(others)}" if others else ""
+    return f"Binds most, by the share of what is allowed that it takes: {tightest}{rest}"

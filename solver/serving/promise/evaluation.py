@@ -6,22 +6,205 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.queueing.analytic.capacity import least_work_s, mean_least_work_s
+from meshwright.costmodels.queueing.analytic.percentiles import AnalyticFigures, Curves, curves, predict, predict_closed
+from meshwright.costmodels.queueing.analytic.step_curves import first_token_s, token_s
+from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.queueing.simulation.replica import (
     NO_TARGETS,
     SimulationResult,
     Targets,
+    Window,
     pooled,
+    simulate,
+    simulate_closed_loop,
 )
-from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.asked_load import AskedLoad
-from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, CandidateKey, EngineKey, Measured
-from meshwright.solver.serving.promise.one_layout import OneLayout
+from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Alone, Candidate, CandidateKey, EngineKey, Measured
 from meshwright.solver.serving.promise.promised import Promised
-from meshwright.solver.serving.promise.running import P95, Running, answers_per_s
+from meshwright.solver.serving.promise.running import P95, SURELY_COUNTED, AskedLoad, Running, answers_per_s, largest_batch
+
+# Workers that compute prompts and answers in one layout: their batch limits, bounds and simulations.
+
+_SATURATED_REQUESTS = 2_000
+"""Requests of the simulation that finds what a full engine can keep up with."""
+
+_FULL_BATCHES = 4
+"""Full batches of every attention group that this simulation answers at least."""
+
+_SETTLING_ANSWERS = 3
+"""Answers' times after which a replica of several attention groups counts as settled, and the last one loads it still."""
+
+
+class OneLayout:
+    """The way of workers in one layout."""
+
+    def __init__(self, asked: AskedLoad):
+        self._asked = asked
+        self._candidates: dict[EngineKey, list[Candidate]] = {}
+        self._least_work_s: dict[tuple[EngineKey, int], npt.NDArray[np.float64]] = {}
+        self._curves: dict[CandidateKey, Curves] = {}
+        self._alone: dict[tuple[CandidateKey, int], Alone] = {}
+
+    def candidates(self, engine: Engine) -> list[Candidate]:
+        """Batch limits whose cache holds the longest request and every sequence of which may get a token, most first."""
+        if engine.key not in self._candidates:
+            every = (Candidate(engine, step, sequences) for step in STEP_TOKENS for sequences in reversed(SEQUENCES))
+            self._candidates[engine.key] = [
+                candidate
+                for candidate in every
+                if -(-candidate.sequences // engine.layout.pp) * engine.query_tokens <= candidate.step_tokens
+                and candidate.limits.kv_tokens >= self._asked.longest_request
+            ]
+        return self._candidates[engine.key]
+
+    def alone(self, engine: Engine, step_tokens: int) -> Alone:
+        """Times of the request at the 95th percentile with nobody else in the engine.
+
+        Time to first token is that of the prompt's 95th percentile. Time per token is that of a request with this prompt:
+        with its own output when lengths are fixed, of its second token otherwise (later ones take longer).
+        """
+        prompt = int(self._asked.prompt.quantile(P95))
+        # Steps that hold the whole prompt are alike.
+        step_tokens = min(step_tokens, max(STEP_TOKENS[0], prompt))
+        key = (engine.key, step_tokens)
+        if key not in self._alone:
+            fixed = self._asked.prompt.is_fixed and self._asked.output.is_fixed
+            output = max(2, int(self._asked.output.quantile(P95))) if fixed else 2
+            times, cached = engine.alone_times, int(prompt * self._asked.workload.prefix_hit_ratio)
+            fresh = self._fresh_tokens if self._asked.workload.hits_by_request else prompt
+            ttft_s = first_token_s(times, prompt_tokens=fresh, cached_tokens=cached, step_tokens=step_tokens)
+            several = self._asked.output.quantile(P95) > 1
+            tpot_s = token_s(times, prompt_tokens=prompt, output_tokens=output) if several else 0.0
+            if engine.speculation is not None:
+                tpot_s = self._verified_token_s(engine)
+            self._alone[key] = Alone(ttft_s, tpot_s)
+        return self._alone[key]
+
+    @property
+    def _fresh_tokens(self) -> int:
+        """Prompt tokens that surely 5% of the counted requests find no fewer of to compute; what lies before them in the cache
+        makes none faster."""
+        stream = self._asked.traffic.whole
+        fresh = stream.prompt_tokens if stream.cached_tokens is None else stream.prompt_tokens - stream.cached_tokens
+        return int(np.quantile(fresh, SURELY_COUNTED, method="lower"))
+
+    def _verified_token_s(self, engine: Engine) -> float:
+        """Return the lower bound on the 95th percentile of the time per token, where rounds give several tokens. No round is
+        faster than one of a single sequence with the shortest prompt, and of the counted requests at least 5% need as many
+        rounds a token."""
+        stream = self._asked.traffic.whole
+        several = stream.output_tokens > 1
+        if stream.rounds is None or not several.any():
+            return 0.0
+        per_token = stream.rounds[several] / (stream.output_tokens[several] - 1)
+        round_s = token_s(engine.alone_times, prompt_tokens=int(stream.prompt_tokens.min()), output_tokens=2)
+        return round_s * float(np.quantile(per_token, SURELY_COUNTED, method="lower"))
+
+    def bounds_with(self, asked: Candidate) -> dict[tuple[int, int], float]:
+        """Bounds of a candidate and all others of its engine, by their limits of tokens in a step and of sequences.
+
+        The tables of a given plan's engine end at its own limits, which need be none of the search's: larger ones are left out.
+        """
+        engine = asked.engine
+        candidates = (*self.candidates(engine), asked)
+        step_limits = tuple(sorted({candidate.step_tokens for candidate in candidates}))
+        least_s = least_work_s(engine.simulated_times, self._asked.demand, step_limits)
+        found = {}
+        for candidate in candidates:
+            batch = largest_batch(self._asked, candidate)
+            if batch <= least_s.shape[1]:
+                work_s = least_s[step_limits.index(candidate.step_tokens), batch - 1]
+                found[candidate.step_tokens, candidate.sequences] = engine.layout.schedulers / float(work_s)
+        return found
+
+    def least_request_s(self, candidate: Candidate) -> float:
+        """Return the least seconds that a mean device works for a mean request of its attention group, whatever the
+        schedule."""
+        key = (candidate.engine.key, candidate.step_tokens)
+        if key not in self._least_work_s:
+            times = candidate.engine.simulated_times
+            self._least_work_s[key] = mean_least_work_s(times, self._asked.demand, (candidate.step_tokens,))[0]
+        return float(self._least_work_s[key][largest_batch(self._asked, candidate) - 1])
+
+    def expected(self, candidate: Candidate, share: Share) -> AnalyticFigures:
+        """Return the figures that the analytic model expects of a candidate under a load."""
+        share = _of_a_group(candidate, share)
+        load = replace(self._asked.traffic.load_of(share), output=self._asked.traffic.output_rounds)
+        times = candidate.engine.times
+        if self._asked.traffic.is_closed:
+            figures = predict_closed(times, load, candidate.limits, clients=self._asked.traffic.clients(share))
+        else:
+            if candidate.key not in self._curves:
+                self._curves[candidate.key] = curves(times, load, candidate.limits)
+            figures = predict(times, load, candidate.limits, self._curves[candidate.key])
+        return replace(figures, tpot_p95_s=figures.tpot_p95_s * self._asked.traffic.rounds_per_token)
+
+    def simulations_of(
+        self, candidate: Candidate, share: Share, *, requests: int, targets: Targets = NO_TARGETS
+    ) -> list[SimulationResult]:
+        """One replica under its share of a load; under a trace every one."""
+        times, limits = candidate.engine.simulated_times, candidate.limits
+        requests, window = self._counted(candidate, share, requests)
+        longer = requests if candidate.engine.layout.schedulers > 1 else 0
+        streams = self._asked.traffic.streams(share, requests, at_least=longer)
+        if self._asked.traffic.is_closed:
+            clients = self._asked.traffic.clients(share)
+            delay_s = candidate.engine.turnaround_s
+            each, (stream,) = self._asked.traffic.one_run, streams
+            if each is None:
+                return [simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=delay_s, targets=targets)]
+            stream, window = stream[: each * clients], Window(0.0, 0.0)
+            run = simulate_closed_loop(
+                times, stream, limits, concurrency=clients, delay_s=delay_s, targets=targets, window=window
+            )
+            return [replace(run, one_run=True)]
+        # Of several replicas none alone shows that the percentile of all is missed.
+        early = targets if len(streams) == 1 else NO_TARGETS
+        return [simulate(times, stream, limits, targets=early, window=window) for stream in streams]
+
+    def _counted(self, candidate: Candidate, share: Share, requests: int) -> tuple[int, Window]:
+        """Requests of a simulation, and which of them count: as many as of one attention group.
+
+        Several groups hold so many more at a time that a run has to begin with several times as many before it is settled, and
+        to end with as many. They are no more than fit, nor, where targets are kept, than arrive in the time of an answer.
+        """
+        groups, window = candidate.engine.layout.schedulers, Window()
+        if groups == 1 or self._asked.traffic.is_closed:
+            return requests, window
+        answer_s = self._asked.targets.ttft_s + self._asked.targets.tpot_s * self._asked.output.mean
+        held = math.ceil(min(groups * largest_batch(self._asked, candidate), share.each * answer_s))
+        first, end = window.measured(requests)
+        warm_up, cool_down = max(first, _SETTLING_ANSWERS * held), max(requests - end, held)
+        every = warm_up + (end - first) + cool_down
+        # Shares from which the counts come back.
+        return every, Window((warm_up + 0.5) / every, (cool_down + 0.5) / every)
+
+    def saturated_per_s(self, candidate: Candidate) -> float:
+        """Requests per second of an engine that always has requests waiting."""
+        groups, clients = candidate.engine.layout.schedulers, 2 * candidate.sequences
+        requests = _SATURATED_REQUESTS
+        if groups > 1:
+            requests = max(requests, _FULL_BATCHES * groups * largest_batch(self._asked, candidate))
+            clients *= groups
+        (stream,) = self._asked.traffic.streams(Share(1.0), requests, at_least=requests if groups > 1 else 0)
+        result = simulate_closed_loop(
+            candidate.engine.simulated_times, stream, candidate.limits, concurrency=clients, window=Window(0.0, 0.0)
+        )
+        return answers_per_s(result)
+
+
+def _of_a_group(candidate: Candidate, share: Share) -> Share:
+    """The share of one attention group of a replica among others alike."""
+    return Share(share.load, share.replicas * candidate.engine.layout.schedulers)
+
 
 REQUESTS = 10_000
 """Requests of a simulation: 8,500 are counted, so a 95th percentile rests on 425 above it."""

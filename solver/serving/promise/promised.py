@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.queueing.simulation.replica import Targets
-from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw, latency_law, learned_latencies
 from meshwright.solver.answer.predicted import Band, Predicted
 from meshwright.solver.problem.request import ServingRequest
@@ -102,3 +102,42 @@ def _band(law: LatencyLaw, simulated: Percentile, basis: str) -> Band:
     """Where nine of ten measured figures fall, from both ends of the simulation's interval."""
     low = law.promised_s(max(0.0, simulated.low), LOW)
     return Band(low, law.promised_s(simulated.high, HIGH), f"{basis}; 90% confidence interval of the simulation")
+
+
+# Plans that a search met and that keep the promise, as they are compared with its answer.
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPlan:
+    """A plan that keeps the promise; plans of one name that differ in batch limits count as one.
+
+    objective   the figure that the request's objective minimises
+    splits      ways in which its workers split the model, and one for workers that are not replicas alike
+    missed      chance that a target is missed, None where there is none
+    """
+
+    name: str
+    objective: float
+    splits: int
+    ttft_s: float
+    tpot_s: float
+    peak_memory_bytes: float
+    missed: float | None
+
+
+def kept_plan(
+    name: str,
+    *,
+    objective: float,
+    splits: int,
+    promised: Promised,
+    ttft: Percentile,
+    tpot: Percentile,
+    peak_memory_bytes: float,
+) -> KeptPlan:
+    """Return a plan from its simulated percentiles, by the law of their errors."""
+    law = promised.law
+    chances = (law.ttft.chance_above(ttft.value, promised.ttft_s), law.tpot.chance_above(tpot.value, promised.tpot_s))
+    ttft_s, tpot_s = law.ttft.median_s(ttft.value), law.tpot.median_s(tpot.value)
+    has_target = promised.ttft_s < float("inf") or promised.tpot_s < float("inf")
+    return KeptPlan(name, objective, splits, ttft_s, tpot_s, peak_memory_bytes, max(chances) if has_target else None)

@@ -8,25 +8,21 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import mean_kv_tokens
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, status_without_plan
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.answer.stage import DeviceRange, Stage, StageMemory
+from meshwright.solver.answer.stage import Axes, DeviceRange, Stage, StageMemory
 from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used
 from meshwright.solver.serving.engines.layouts import Layout
-from meshwright.solver.serving.promise.candidates import Measured
-from meshwright.solver.serving.promise.certificates import UNITS, objective_of, proof
-from meshwright.solver.serving.promise.energy import energy_per_token_j
+from meshwright.solver.serving.promise.candidates import Measured, room_note
+from meshwright.solver.serving.promise.certificates import UNITS, energy_per_token_j, objective_of, proof
 from meshwright.solver.serving.promise.evaluation import Evaluator
-from meshwright.solver.serving.promise.kept import KeptPlan, kept_plan
-from meshwright.solver.serving.promise.promised import with_latencies
+from meshwright.solver.serving.promise.promised import KeptPlan, kept_plan, with_latencies
 from meshwright.solver.serving.promise.question import Cause, Found, Refused, SearchResult, replica_count
-from meshwright.solver.serving.promise.room import room_note
 
 _RUNNERS_UP = 5
 

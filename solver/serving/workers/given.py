@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from meshwright.costmodels.errors import PlanFileError
-from meshwright.solver.answer.layouts import Kinds, Replicas
+from meshwright.solver.answer.layouts import Kinds, Replicas, Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted, SearchStats
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder

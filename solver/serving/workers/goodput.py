@@ -9,10 +9,20 @@ above the best. The answer's lower rates are simulated down to half of it; those
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
 from typing import TypeVar
 
+import numpy as np
+
+from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at, steady_batches
+from meshwright.costmodels.queueing.load import Load
+from meshwright.solver.answer.frontier import InteractivityPoint
+from meshwright.solver.control import Stop
+from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
@@ -29,7 +39,8 @@ from meshwright.solver.serving.promise.question import (
     replica_count,
     usable_candidates,
 )
-from meshwright.solver.serving.workers.roomiest import choose_roomiest
+from meshwright.solver.serving.workers.answer import axes_of
+from meshwright.solver.serving.workers.roomiest import choose_roomiest, roominess
 
 RATE_GRID = 1.01
 """Goodput is found on a geometric grid of rates, one percent apart."""
@@ -286,3 +297,171 @@ def _expected_goodput(question: Question, engine: Engine) -> float:
             return rate * counts[-1]
         rate /= 2.0
     return 0.0
+
+
+# The replicas that answer most of clients in a closed loop, whose number is given, while they keep the promise.
+#
+# Exact in its space, by rate from above: each engine and number of replicas has a bound, so many times the rate that no
+# schedule
+# of a batch of its clients exceeds, and is simulated in that order until no bound is above the best plan. Of equal rates the
+# roomiest wins.
+
+
+def most_answers(question: Question) -> SearchResult:
+    """The replicas, and their batch limits, that answer most requests a second."""
+    result = SearchResult()
+    ahead = _numbers_of_replicas(question, result)
+    undecided = Counter(entry[1] for entry in ahead)
+    while ahead and (result.best is None or -ahead[0][0] > result.best.requests_per_s):
+        bound, key, _, replicas, engine, usable = ahead[0]
+        try:
+            found = _most_of(question, usable, replicas)
+        except SearchStoppedError:
+            result.bound, result.stopped = -1.0 / bound, True
+            return result
+        heappop(ahead)
+        if found is None:
+            why = f"misses the targets with {replica_count(replicas)} in simulation, whatever the batch limits"
+            result.refused.append(Refused(engine, Cause.RATE, why, -1.0 / bound))
+        elif result.best is None or _order(question, found.measured) < _order(question, result.best.measured):
+            if result.best is not None:
+                result.beaten.append(result.best)
+            result.best = found
+        else:
+            result.beaten.append(found)
+        undecided[key] -= 1
+        if undecided[key] == 0:
+            del undecided[key]
+            best = None if result.best is None else 1.0 / result.best.requests_per_s
+            question.tell(result, len(question.engines) - len(undecided), best, engine.layout.name)
+    if result.best is not None:
+        result.bound = 1.0 / result.best.requests_per_s
+    return result
+
+
+_Number = tuple[float, tuple[object, ...], int, int, Engine, list[Candidate]]
+"""A number of replicas of an engine: its rate's bound, negative; key; the number, negative and as it is; engine; candidates."""
+
+
+def _numbers_of_replicas(question: Question, result: SearchResult) -> list[_Number]:
+    """Every number of replicas that each have a client, the highest bound first; engines refused at any rate are noted."""
+    found: list[_Number] = []
+    for engine in question.engines:
+        usable = usable_candidates(question.evaluator, engine)
+        if isinstance(usable, Refused):
+            result.refused.append(usable)
+            continue
+        result.considered += len(usable)
+        for replicas in question.counts(engine, 1, min(engine.layout.most_replicas, int(question.load))):
+            bound = _rate_bound(question, usable, Share(question.load, replicas))
+            heappush(found, (-bound, engine.key, -replicas, replicas, engine, usable))
+    return found
+
+
+def _rate_bound(question: Question, usable: list[Candidate], share: Share) -> float:
+    """Requests per second that no schedule of all replicas exceeds: no batch holds more than the clients of the fullest. Larger
+    steps may do what smaller ones do."""
+    clients = question.evaluator.traffic.clients(share)
+    largest = max(usable, key=lambda candidate: (candidate.step_tokens, candidate.sequences))
+    most = max(candidate.sequences for candidate in usable)
+    return share.load / clients * question.evaluator.rate_bound(replace(largest, sequences=min(most, clients)))
+
+
+def _most_of(question: Question, usable: list[Candidate], replicas: int) -> Found | None:
+    """The batch limits that answer most with so many replicas and keep the promise; None where none keeps it."""
+    share = Share(question.load, replicas)
+    kept = [measured for measured in measurements(question.evaluator, usable, share) if measured.keeps]
+    return Found(min(kept, key=lambda measured: _order(question, measured))) if kept else None
+
+
+def _order(question: Question, measured: Measured) -> tuple[object, ...]:
+    """The key by which plans are compared, the best one least."""
+    return -measured.requests_per_s * measured.share.replicas, *roominess(question.evaluator, measured)
+
+
+# Output tokens per second of a device against those of a user, over all layouts and batch limits, in steady state.
+#
+# The chart by which inference engines are compared: a larger batch serves more tokens a device and fewer to each user. A point
+# is a replica whose batch is always full (``costmodels.queueing.analytic.percentiles.steady_batches``): no queue, no
+# percentiles.
+
+
+def swept_points(
+    question: Question, others: Sequence[Callable[[Load], Iterable[InteractivityPoint]]], stop: Stop
+) -> tuple[InteractivityPoint, ...] | None:
+    """Steady states that no other of the question's engines and batch limits, nor of ``others``, beats in both figures, most
+    throughput first.
+
+    None when ``stop`` is met first. Without a second output token nobody waits for one: there are no points then.
+    """
+    evaluator = question.evaluator
+    if evaluator.output.mean <= 1.0:
+        return ()
+    load = evaluator.traffic.load_of(Share(question.load))
+    points: list[InteractivityPoint] = []
+    for engine in question.engines:
+        if stop():
+            return None
+        if question.counts(engine, 1, engine.layout.most_replicas):
+            points = undominated([*points, *_points(evaluator.candidates(engine), load)])
+    for of_form in others:
+        for point in of_form(load):
+            # A chart without some of its points would look like a whole one.
+            if stop():
+                return None
+            points.append(point)
+    return tuple(undominated(points))
+
+
+def user_tokens_per_s(decode: Measured, evaluator: Evaluator, *, phases: ServingMode) -> float:
+    """Output tokens per second of a user at the mean batch of the workers that decode.
+
+    Prompts come in between where the same workers compute them.
+    """
+    load, candidate = evaluator.traffic.load_of(Share(1.0)), decode.candidate
+    rates = rates_at(candidate.engine.times, load, candidate.limits, np.array([max(1.0, decode.mean_batch)]))
+    tpot_s = rates.round_s if phases is ServingMode.DISAGGREGATED else steady_batches(rates, load).tpot_s
+    return 1.0 / float(tpot_s[0])
+
+
+def undominated(points: Iterable[InteractivityPoint]) -> list[InteractivityPoint]:
+    """Points that no other equals or beats in both figures, most throughput first; of equals the first one given."""
+    kept: list[InteractivityPoint] = []
+    for point in sorted(points, key=lambda p: (-p.tokens_per_s_per_device, -p.tokens_per_s_per_user)):
+        if not kept or point.tokens_per_s_per_user > kept[-1].tokens_per_s_per_user:
+            kept.append(point)
+    return kept
+
+
+def _points(candidates: list[Candidate], load: Load) -> Iterator[InteractivityPoint]:
+    """The steady state of every candidate of an engine, its batch as full as limits and cache allow."""
+    by_step_tokens: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        by_step_tokens.setdefault(candidate.step_tokens, []).append(candidate)
+    for group in by_step_tokens.values():
+        yield from _steady(group, load)
+
+
+def _steady(candidates: list[Candidate], load: Load) -> list[InteractivityPoint]:
+    """Points of candidates of one engine and limit of tokens; none for batches that prompts are too slow to keep full."""
+    first, sizes = candidates[0], np.array([float(most_running(load, candidate.limits)) for candidate in candidates])
+    states = steady_batches(rates_at(first.engine.times, load, first.limits, sizes), load)
+    layout = first.engine.layout
+    groups = layout.schedulers
+    return [
+        InteractivityPoint(
+            summary=layout.name,
+            group=layout.group.name,
+            axes=axes_of(layout, 1),
+            devices=layout.devices,
+            batch=float(size) * groups,
+            max_num_seqs=candidate.sequences,
+            max_num_batched_tokens=candidate.step_tokens,
+            tokens_per_s_per_device=float(requests_per_s) * groups * load.output.mean / layout.devices,
+            tokens_per_s_per_user=1.0 / float(tpot_s),
+        )
+        for candidate, size, requests_per_s, tpot_s, prompts_share in zip(
+            candidates, sizes, states.requests_per_s, states.tpot_s, states.prompts_share, strict=True
+        )
+        if prompts_share <= 1.0
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from meshwright.costmodels.model.dims import HEADS
-from meshwright.costmodels.queueing.statistics import Percentile
+from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.serving.latency_law import LatencyLaw
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.request import ServingRequest

@@ -12,19 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.model.dims import SliceShares
 from meshwright.costmodels.model.implementation import Implementation
-from meshwright.costmodels.model.token_slice import SliceShares
-from meshwright.costmodels.network.chunked_products import CHUNKERS
-from meshwright.solver.blocks.intra_op import evaluate, frontier
-from meshwright.solver.blocks.kept_bytes import PARTIAL_MODES
-from meshwright.solver.blocks.memory import working_bytes
-from meshwright.solver.blocks.recompute import recomputable
+from meshwright.costmodels.network.overlap import CHUNKERS
+from meshwright.solver.blocks.recompute import PARTIAL_MODES, recomputable, working_bytes
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import (
     OF_MODE,
     BlockProblem,
     Criterion,
+    IntraOpProblem,
+    ReshardEdge,
     build_block_problem,
+    evaluate,
+    frontier,
     joined_slices,
     kept_in,
     n_objectives,
@@ -36,9 +37,8 @@ from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.costs.host import HostTime, host_time, step_host_s
-from meshwright.solver.training.costs.joint_block_problems import joined
+from meshwright.solver.training.costs.part_borders import agreements, restricted, tied_uses, unrestricted
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding
-from meshwright.solver.training.costs.tied_weights import agreements, restricted, tied_uses, unrestricted
 from meshwright.solver.training.space.candidates import recompute_modes
 from meshwright.solver.training.space.implementation import chunked_implementation, implementation_of
 
@@ -261,3 +261,27 @@ def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
     cost[Criterion.FORWARD_S] = max(cost[Criterion.FORWARD_S], host.forward_s)
     cost[Criterion.TIME_S] = cost[Criterion.FORWARD_S] + backward_s
     return cost
+
+
+# One sharding problem of a block for several kinds of devices, which run the same strategies.
+
+
+def joined(problems: list[IntraOpProblem]) -> IntraOpProblem:
+    """One problem whose objectives are those of all, for operators that run the same strategy in each."""
+    if len(problems) == 1:
+        return problems[0]
+    n = problems[0].n_objectives
+    nodes = tuple(
+        np.concatenate([costs[:, :n] for costs in per_node], axis=1)
+        for per_node in zip(*(p.node_costs for p in problems), strict=True)
+    )
+    ends = sorted({(edge.source, edge.target) for p in problems for edge in p.edges})
+    edges = []
+    for source, target in ends:
+        shape = (len(nodes[source]), len(nodes[target]), n)
+        parts = [
+            sum((e.cost[:, :, :n] for e in p.edges if (e.source, e.target) == (source, target)), np.zeros(shape))
+            for p in problems
+        ]
+        edges.append(ReshardEdge(source, target, np.concatenate(parts, axis=2)))
+    return IntraOpProblem(nodes, tuple(edges), n_objectives=n * len(problems))

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
+from meshwright.costmodels.model.dims import SliceShares
 from meshwright.costmodels.model.memory_law import MemoryLaw
-from meshwright.costmodels.model.token_slice import SliceShares
 from meshwright.solver.blocks.mesh import StageTopology
 from meshwright.solver.problem.layer_dag import LayerDag
 

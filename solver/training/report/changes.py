@@ -16,7 +16,7 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.request_changes import Change, beside, more_nodes, restrictions_lifted, rounded, searching, with_targets
+from meshwright.solver.suggestions import Change, beside, more_nodes, restrictions_lifted, rounded, searching, with_targets
 from meshwright.solver.training.space.implementation import implementation_of
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -4,20 +4,80 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
 
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.cluster.energy import COMMUNICATING_ACTIVITY, COMPUTING_ACTIVITY
+from meshwright.costmodels.cluster.rank_runs import COMMUNICATING_ACTIVITY, COMPUTING_ACTIVITY
+from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED
+from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import AlsoTry, Equals, TimeBreakdown
-from meshwright.solver.training.costs.breakdown import time_breakdown
+from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
+from meshwright.solver.training.costs.breakdown import all_devices, time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import all_devices
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, Shares, distance, shares_of
 from meshwright.solver.training.search.best_first import decision_tables
 from meshwright.solver.training.search.search_result import SearchResult, Solved
-from meshwright.solver.training.space.candidate_names import summary
-from meshwright.solver.training.space.mechanisms import mechanisms
+from meshwright.solver.training.space.candidates import Candidate, away, summary
+
+# The noise of ranking: how far the measured order of two plans may be from the predicted one.
+#
+# What two plans of one model and cluster share of a prediction's error moves neither before the other. Left are the errors of
+# the parts of a step, in so far as the plans spend it differently, and what each plan has of its own: the logarithm of
+# measured
+# over predicted time is taken as a sum of errors of parts, each by its share of the step, and an own one, all of them normal.
+
+Shares = tuple[float, ...]
+"""Shares of a step, together 1, by the fields of `TimeBreakdown`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankingNoise:
+    """Spreads (natural logarithm) of measured over predicted time among plans that compete.
+
+    own     of what each plan has of its own
+    part    of the error of a part of a step, compute or communication of a kind, which plans have by its share
+    basis   where it was measured
+    """
+
+    own: float
+    part: float
+    basis: str
+
+    @property
+    def within(self) -> float:
+        """The share of a step that two plans may differ by in truth where they are predicted alike and spend it alike."""
+        return math.expm1(math.sqrt(2.0) * self.own)
+
+    def spread(self, one: Shares, other: Shares) -> float:
+        """Spread of the difference of two plans' errors."""
+        return math.hypot(math.sqrt(2.0) * self.own, self.part * distance(one, other))
+
+    def error(self, shares: Shares, of_parts: Sequence[float], own: float) -> float:
+        """Return the error of a plan where standard normal errors of all parts and its own one have these values."""
+        parts = math.fsum(share * drawn for share, drawn in zip(shares, of_parts, strict=True))
+        return self.part * parts + self.own * own
+
+
+RANKING_NOISE = RankingNoise(
+    own=0.078,
+    part=0.37,
+    basis="pairs of measured plans that competed on one model and cluster, of 12 sources",
+)
+"""benchmarks/decisions.py fits it to 10,630 pairs of measured plans, every source as one (docs/decisions-accuracy.md)."""
+
+
+def shares_of(breakdown: TimeBreakdown, weights: Sequence[float] | None = None) -> Shares:
+    """Return the shares of a step that its parts take, or of another sum in which their seconds have these weights."""
+    seconds = astuple(breakdown)
+    parts = seconds if weights is None else [weight * each for weight, each in zip(weights, seconds, strict=True)]
+    whole = math.fsum(parts)
+    return tuple(part / whole for part in parts)
+
+
+def distance(one: Shares, other: Shares) -> float:
+    """Return how differently two plans spend their steps: the Euclidean distance of their shares, 0 to the root of 2."""
+    return math.dist(one, other)
+
 
 MOST_TO_TRY = 3
 """Plans that are named beside the best."""
@@ -181,3 +241,42 @@ def _difference(best: _Member, other: _Member, ranked: Ranked) -> str:
             said.append(f"{_PARTS[name]} {other.shares[place]:.1%} of {ranked.whole} instead of {best.shares[place]:.1%}")
     said.append(f"{other.chance:.1%} chance to run out of memory instead of {best.chance:.1%}")
     return "; ".join(said)
+
+
+# The mechanisms that a plan needs of its launcher beside copies of the whole model: what can be set up wrongly.
+
+
+def mechanisms(candidate: Candidate) -> tuple[str, ...]:
+    """Return the mechanisms of a candidate in words, each once. A plan of plain data parallelism has none.
+
+    Sequence parallelism is not counted beside tensor parallelism, nor the number of micro-batches of a pipeline: they come with
+    them. Degrees do not count either: tensor parallelism over two ranks is set up as over eight.
+    """
+    mesh, pipelining = candidate.mesh, candidate.pipelining
+    slices = "slices of sequences" if pipelining.slices else None
+    split = (
+        ("tensor parallelism", mesh.tp > 1),
+        ("pipeline parallelism", mesh.pp > 1),
+        ("ring context parallelism", mesh.ring > 1),
+        ("exchange of heads", mesh.ulysses > 1),
+        ("expert parallelism", mesh.ep > 1),
+        ("whole experts on tensor ranks", mesh.expert_tp < mesh.tp),
+        *((words, True) for words in mesh.choices.mechanisms),
+        (f"the {pipelining.schedule.value} schedule", mesh.pp > 1 and pipelining.schedule is not Schedule.ONE_F_ONE_B),
+        (slices or "", slices is not None),
+    )
+    state = (
+        (f"ZeRO-{candidate.zero_stage}", candidate.zero_stage > 0),
+        (f"groups of {candidate.shard_ranks} ranks that shard", candidate.shard_ranks is not None),
+        (candidate.optimizer.value if candidate.optimizer else "", candidate.optimizer is not None),
+        ("gradients released in the backward pass", candidate.gradients is Gradients.RELEASED),
+        ("chunked products", candidate.tp_overlap is TpOverlap.CHUNKED),
+    )
+    used = [words for words, is_used in (*split, *state) if is_used]
+    if candidate.offload != NOTHING_OFFLOADED:
+        used += away(candidate.offload)
+    modes = [mode for mode in candidate.recompute if mode is not Recompute.NONE]
+    used += candidate.choices.mechanisms
+    if modes and not candidate.choices.recomputes_some:
+        used.append("recomputation (" + "/".join(mode.value for mode in modes) + ")")
+    return tuple(used)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.breakdown import all_devices, price_per_hour, step_energy_j
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import all_devices, price_per_hour, step_energy_j
 from meshwright.solver.training.costs.evaluate import DecisionCost
 from meshwright.solver.training.search.best_first import decision_tables
 from meshwright.solver.training.search.search_result import Solved
-from meshwright.solver.training.space.candidate_names import summary
+from meshwright.solver.training.space.candidates import summary
 
 TIE = 1e-9
 """Figures closer than this, relatively, count as equal."""

@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.model.dims import SEQ
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.documents import Fill
+from meshwright.costmodels.model.operators import attention_pairs
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
 from meshwright.costmodels.units import GIB
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import FrontierPoint
-from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform
+from meshwright.solver.answer.layouts import Pipelines, Placement, PlanSlice, Uniform
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.plan_slice import PlanSlice
-from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status, status_without_plan
+from meshwright.solver.answer.predicted import (
+    Certificate,
+    Predicted,
+    RunnerUp,
+    SearchStats,
+    Status,
+    TimeBreakdown,
+    status_without_plan,
+)
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.record_fields import named
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective, Space
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.problem.restrictions import restrictions_text
-from meshwright.solver.training.costs.breakdown import time_breakdown
+from meshwright.solver.problem.search import restrictions_text
+from meshwright.solver.training.costs.breakdown import devices_of, step_energy_j, step_flops, time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.compute_bound import step_flops
-from meshwright.solver.training.costs.energy import devices_of, step_energy_j
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageCost, StageSpan
 from meshwright.solver.training.costs.stage_table import Sharding, StageTable
-from meshwright.solver.training.report.bands import calibrations_used, step_time_bands
-from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
-from meshwright.solver.training.report.device_counts import SizedResult
-from meshwright.solver.training.report.documents import document_notes
+from meshwright.solver.training.report.bands import calibrations_used, has_untold_rates, step_time_bands, step_traits
+from meshwright.solver.training.report.device_counts import SizedResult, unmeasured_wait_s
 from meshwright.solver.training.report.equals import STEP_TIME, energy_of, equal_plans
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
-from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP, runners_up
 from meshwright.solver.training.report.slo import slo_limit_s
-from meshwright.solver.training.report.whole_steps import has_untold_rates, step_traits
+from meshwright.solver.training.search.best_first import decision_tables
 from meshwright.solver.training.search.partition import Shortfall
 from meshwright.solver.training.search.search_result import SearchResult, Solved
-from meshwright.solver.training.space.candidate_names import summary
-from meshwright.solver.training.space.candidates import Candidate, launcher_schedules
+from meshwright.solver.training.space.candidates import Candidate, launcher_schedules, summary
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 
@@ -347,3 +349,87 @@ def _mfu(request: TrainingRequest, devices: Sequence[tuple[Device, int]], step_t
     workload = request.workload
     peak = sum(number * device.peak(workload.precision) for device, number in devices)
     return step_flops(request) / (step_time_s * peak)
+
+
+# Notes of a plan on the documents that its sequences are packed of.
+
+
+def document_notes(request: TrainingRequest, *, step_s: float) -> tuple[str, ...]:
+    """Return what is assumed of documents, if there are any; of padding, how much a step of ``step_s`` spends on it."""
+    workload = request.workload
+    if workload.lengths is not None and workload.lengths.fill is Fill.PADDED:
+        useful = workload.lengths.useful_tokens(workload.seq_len)
+        return (
+            f"sequences hold {useful:,.0f} tokens of documents on average, and {1 - useful / workload.seq_len:.1%} padding, "
+            "which is computed like them and counted in tokens/s: "
+            f"{workload.global_batch * useful / step_s:,.0f} tokens/s are of documents",
+        )
+    packed = workload.documents
+    if packed is None:
+        return ()
+    operators = (operator for run in request.model.chain for operator in request.model.block(run.block).operators)
+    sizes = {**request.model.dims, BATCH: 1, SEQ: workload.seq_len}
+    kept = [packed.mean_pairs(each) / attention_pairs(each, sizes) for each in operators if packed.masks(each)]
+    if not kept:
+        return ("no attention of the model is masked by documents: its kernels compute all pairs",)
+    return (
+        f"sequences are packed of documents of {packed.lengths.mean_tokens:,.0f} tokens on average, {packed.documents:,.1f} "
+        f"whole or cut in each; their masks leave {min(kept):.1%} of the query-key pairs, on average over sequences",
+    )
+
+
+# Plans that lost: the runners-up with the reason why.
+
+MAX_RUNNERS_UP = 4
+
+_PART_NAMES = {
+    "compute_s": "more compute on the slowest stage",
+    "recompute_s": "more recomputation",
+    "tp_comm_s": "more tensor-parallel communication",
+    "cp_comm_s": "more context-parallel communication",
+    "pp_comm_s": "more pipeline sends",
+    "dp_comm_s": "more exposed gradient and weight communication",
+    "bubble_s": "a larger pipeline bubble",
+    "optimizer_s": "a longer optimizer step",
+    "offload_s": "more exposed moves of activations to the host and back",
+}
+
+
+def runners_up(costs: TrainingCosts, best: Solved, result: SearchResult) -> tuple[RunnerUp, ...]:
+    """The best plan of each other mesh, fastest first, after the meshes that looked faster and did not fit."""
+    seen = {best.decision.candidate.mesh}
+    fit_somehow = {solved.decision.candidate.mesh for solved in (best, *result.alternatives)}
+    refused: list[RunnerUp] = []
+    for mesh, (candidate, shortfall) in result.refused.items():
+        if mesh not in fit_somehow and len(refused) < MAX_RUNNERS_UP // 2:
+            refused.append(
+                RunnerUp(
+                    summary(candidate),
+                    None,
+                    f"does not fit: stage {shortfall.stage} needs {shortfall.need_bytes / GIB:.1f} GiB where "
+                    f"{shortfall.have_bytes / GIB:.1f} GiB are left beside the framework",
+                )
+            )
+    slower: list[RunnerUp] = []
+    for solved in sorted(result.alternatives, key=lambda s: (s.value, s.sort_key)):
+        if solved.decision.candidate.mesh not in seen and len(slower) < MAX_RUNNERS_UP - len(refused):
+            seen.add(solved.decision.candidate.mesh)
+            slower.append(RunnerUp(summary(solved.decision.candidate), solved.value, _why_worse(costs, best, solved)))
+    return (*refused, *slower)
+
+
+def _why_worse(costs: TrainingCosts, best: Solved, other: Solved) -> str:
+    """The part of the step that grew most, in words and numbers."""
+    winner, loser = (asdict(_breakdown(costs, solved)) for solved in (best, other))
+    extra_s = other.cost.step_time_s - best.cost.step_time_s
+    part = max(_PART_NAMES, key=lambda name: loser[name] - winner[name])
+    slower = f"{abs(extra_s) / best.cost.step_time_s:.1%} {'slower' if extra_s >= 0 else 'faster'}"
+    if best.value != best.cost.step_time_s:
+        slower = f"{other.value / best.value - 1:.1%} more energy and {slower}"
+    if loser[part] - winner[part] <= 0:
+        return f"{slower}: as fast, and later in the canonical order"
+    return f"{slower}: {_PART_NAMES[part]} ({winner[part]:.3g} s -> {loser[part]:.3g} s)"
+
+
+def _breakdown(costs: TrainingCosts, solved: Solved) -> TimeBreakdown:
+    return time_breakdown(solved.decision, solved.cost, decision_tables(solved.decision, costs))

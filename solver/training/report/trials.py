@@ -26,8 +26,8 @@ from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import evaluate_decision
+from meshwright.solver.training.report.equals import RANKING_NOISE, Shares, shares_of
 from meshwright.solver.training.report.plan_report import decided_plan
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, Shares, shares_of
 from meshwright.solver.training.search.aims import LeastStepTime
 from meshwright.solver.training.search.best_first import decision_tables, search
 from meshwright.solver.training.search.search_result import Solved

@@ -1,7 +1,7 @@
 """The aims of a training search: the time of a step, or its energy. Each says what a plan is worth and bounds it from below.
 
 Energy is idle power for the whole step and, of what each device can take beyond it, all while it computes and half while it
-communicates (`costmodels.cluster.energy`): E = I T + sum_r A_r (c_r + (m t_r + d_r)) / 2, with I the idle power of all
+communicates (`costmodels.cluster.rank_runs`): E = I T + sum_r A_r (c_r + (m t_r + d_r)) / 2, with I the idle power of all
 devices, A_r the active power of rank r's devices, c_r its computing time, t_r and d_r its steady time and extra. The second
 term is a sum over layers, so bounds need no stage borders.
 """
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from meshwright.costmodels.cluster.energy import COMMUNICATING_ACTIVITY, COMPUTING_ACTIVITY
+from meshwright.costmodels.cluster.rank_runs import COMMUNICATING_ACTIVITY, COMPUTING_ACTIVITY
 from meshwright.costmodels.pipeline import n_copies
 from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.breakdown import devices_of_runs, step_energy_j
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import devices_of_runs, step_energy_j
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost
-from meshwright.solver.training.costs.stage_table import FloatArray, StageTable
+from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageTable
 from meshwright.solver.training.search.bounds import Member, family_bound_s, launch_bound_s, member_bound_s
 from meshwright.solver.training.space.candidates import Candidate, Family
 
@@ -175,3 +176,26 @@ def aim_of(request: TrainingRequest, costs: TrainingCosts, *, slowest_s: float) 
     if request.objective is Objective.ENERGY:
         return LeastEnergy(request, costs, slowest_s=slowest_s)
     return LeastStepTime(costs)
+
+
+# Members of a family before their tables are made: those with one choice of the main block, and one by one.
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Members with one candidate and one choice of the main block, and their bound. A candidate whose ``some_layers`` are
+    recomputed has not yet a number of them."""
+
+    bound: float
+    candidate: Candidate
+    main: tuple[int, ...]
+    some_layers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A member whose tables are not made yet."""
+
+    candidate: Candidate
+    sharding: Sharding
+    some_layers: bool

@@ -15,26 +15,231 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from functools import partial
+from operator import attrgetter
 
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.costmodels.pipeline import ChunkCount
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
-from meshwright.solver.training.costs.stage_table import StageTable
-from meshwright.solver.training.search.aims import Aim, LeastStepTime
-from meshwright.solver.training.search.bounds import Member, least_shortfall_bytes
-from meshwright.solver.training.search.bundles import Bundle, Bundling, Entries
-from meshwright.solver.training.search.entries import Pending
-from meshwright.solver.training.search.expansion import ChunkChoices, expand, member_of
+from meshwright.solver.training.costs.stage_table import Sharding, StageKind, StageTable
+from meshwright.solver.training.search.aims import Aim, Entry, LeastStepTime, Pending
+from meshwright.solver.training.search.bounds import (
+    EvenNeeds,
+    Member,
+    SharedFigures,
+    first_rank_lacks_bytes,
+    host_suffices,
+    least_shortfall_bytes,
+)
+from meshwright.solver.training.search.family_view import FamilyView
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, cut, smallest_shortfall
 from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
-from meshwright.solver.training.space.candidates import Family, families
+from meshwright.solver.training.space.candidates import Candidate, Family, RecomputedLayers, families
 from meshwright.solver.training.space.meshes import Mesh
+from meshwright.solver.training.space.schedules import PLAIN
+from meshwright.solver.training.space.state_places import StatePlace
+
+# Bounds of all members of a family at once: the free space has hundreds of shardings for each of hundreds of candidates.
+#
+# What a layer takes depends on its own sharding, its recompute mode and the place of state alone, so figures are worked out
+# for
+# each choice of each block, not for each combination, and combinations are looked at in compiled loops (`bundle_kernels`).
+# Three
+# steps, each over fewer and tighter: places of state without what their communication takes; places with it, the shardings of
+# the
+# block that most layers have, all other blocks at their best; whole shardings.
+
+
+@dataclass(frozen=True, eq=False)
+class Bundle:
+    """The members of a family with some places of state, and a bound of all."""
+
+    family: Family
+    places: tuple[StatePlace, ...]
+
+
+@dataclass(eq=False)
+class Entries:
+    """Entries of a bundle that may be better than what is known, lowest bound first, those before ``done`` taken."""
+
+    family: Family
+    entries: list[Entry]
+    done: int = 0
+
+
+@dataclass(eq=False)
+class Bundling:
+    """Bounds members of families in bundles; what families share is worked out once."""
+
+    costs: TrainingCosts
+
+    def __post_init__(self) -> None:
+        self._shared = SharedFigures(self.costs)
+
+    @staticmethod
+    def suits(family: Family) -> bool:
+        """True of families of whole sequences."""
+        return family.n_slices == 1 and not family.pipelinings[0].slices
+
+    def by_place(self, family: Family, below: float) -> list[tuple[float, Bundle]]:
+        """Bundles of a family's places of state with their bounds, those without one that may beat ``below`` together."""
+        view = FamilyView(self._shared, family)
+        if not view.choices.shardings:
+            return []
+        bounds = view.least_of_places(below)
+        better = [place for place, bound in zip(family.places, bounds, strict=True) if bound < below]
+        others = [p for p, bound in zip(family.places, bounds, strict=True) if below <= bound < np.inf]
+        made = []
+        for places in (better, others):
+            if places:
+                least = min(bound for place, bound in zip(family.places, bounds, strict=True) if place in places)
+                made.append((least, Bundle(family, tuple(places))))
+        return made
+
+    def opened(self, bound: float, node: Bundle | Entries, below: float) -> Iterator[tuple[float, Entries | Pending]]:
+        """Yield what takes the place of a bundle, or of entries, which waited under ``bound``."""
+        match node:
+            case Bundle():
+                entries = self.entries(node, below)
+                if entries:
+                    yield max(bound, entries[0].bound), Entries(node.family, entries)
+            case Entries():
+                yield from self.members(node.family, node.entries[node.done], below)
+                node.done += 1
+                if node.done < len(node.entries):
+                    yield node.entries[node.done].bound, node
+
+    def entries(self, bundle: Bundle, below: float) -> list[Entry]:
+        """Entries of a bundle that may beat ``below``, lowest bound first; of all others the first alone."""
+        return FamilyView(self._shared, replace(bundle.family, places=bundle.places)).entries(below)
+
+    def members(self, family: Family, entry: Entry, below: float) -> list[tuple[float, Pending]]:
+        """The members of an entry that may fit, with their bounds."""
+        return FamilyView(self._shared, family).members(entry, below)
+
+
+# The members of a family of candidates: the nodes that best-first search opens it into.
+
+
+@dataclass(frozen=True)
+class ChunkChoices:
+    """Members under interleaved 1F1B that differ in the number of chunks alone, fewest first; ``fitting`` of them may fit."""
+
+    candidates: tuple[Candidate, ...]
+    sharding: Sharding
+    kinds: tuple[StageKind, ...]
+    fitting: tuple[Candidate, ...] = ()
+
+    def relaxed(self, costs: TrainingCosts) -> Member:
+        """A member that is bounded no higher than any of these: it waits as with the most chunks, sends as with the fewest, and
+        may have any borders."""
+        fewest, most = (
+            costs.stage_tables(candidate, self.sharding, self.kinds) for candidate in (self.candidates[0], self.candidates[-1])
+        )
+        sends_of = dict(zip(most, fewest, strict=True))
+        made = {waits: replace(waits, boundary_s=sends.boundary_s) for waits, sends in sends_of.items()}
+        plain = replace(self.candidates[0], pipelining=PLAIN)
+        return Member(plain, self.sharding, tuple(made[waits] for waits in most))
+
+    def that_may_fit(self, relaxed: Member) -> tuple[Candidate, ...]:
+        """Those whose memory is not proven to be too much (`least_shortfall_bytes`)."""
+        if least_shortfall_bytes(relaxed) > 0:
+            return ()
+        lacks = first_rank_lacks_bytes(self.candidates, relaxed.tables[0])
+        return tuple(candidate for candidate, lack in zip(self.candidates, lacks, strict=True) if lack <= 0)
+
+    def members(self, candidates: Iterable[Candidate], costs: TrainingCosts) -> Iterator[Member]:
+        """Some of them, each a member."""
+        return _members_of(candidates, self.sharding, self.kinds, costs)
+
+
+_PLACE_AND_MODES = attrgetter(*(each.name for each in fields(StatePlace)), "recompute")
+"""The fields in which members of a family differ, but for their schedules."""
+
+
+def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
+    """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks.
+
+    A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
+    """
+    if family.layers is RecomputedLayers.SOME and family.mesh.pp == 1:
+        yield from _of_some_layers(family, costs)
+        return
+    kinds = costs.stage_kinds(next(family.candidates()))
+    some = family.of_some_layers() if family.layers is RecomputedLayers.NONE_OR_SOME else None
+    even = () if some is None else tuple(replace(some, places=some.places[:1]).candidates())
+    needs = EvenNeeds.of(even, len(costs.layer_block))
+    for _, alike in itertools.groupby(family.candidates(), key=_PLACE_AND_MODES):
+        candidates = tuple(alike)
+        shardings = tuple(costs.shardings(candidates[0], kinds))
+        roomiest, crowded = crowded_candidates(candidates, shardings, kinds, costs)
+        fitting = tuple(candidate for candidate in candidates if candidate not in crowded)
+        for sharding in shardings:
+            yield from _nodes(fitting, sharding, kinds, costs)
+            if some is not None and candidates[0].place in some.places:
+                lacks = needs.may_lack(costs.stage_tables(candidates[0], sharding, kinds))
+                lacking = tuple(
+                    each.at(candidates[0].place, each.recompute) for each, lack in zip(even, lacks, strict=True) if lack
+                )
+                yield from _nodes(lacking, sharding, kinds, costs)
+        yield from _nodes(crowded, roomiest, kinds, costs)
+
+
+def member_of(candidate: Candidate, sharding: Sharding, costs: TrainingCosts, *, some_layers: bool) -> Member | None:
+    """The member with a candidate and a sharding, the fewest layers recomputed where that are ``some_layers``; None where the
+    host has no room for it, or no such number of layers makes it fit."""
+    kinds = costs.stage_kinds(candidate)
+    if some_layers and candidate.mesh.pp == 1:
+        fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
+        if fewest is None:
+            return None
+        candidate = candidate.of_first_layers(fewest)
+    return next(_members_of((candidate,), sharding, kinds, costs), None)
+
+
+def _of_some_layers(family: Family, costs: TrainingCosts) -> Iterator[Member]:
+    """Members that recompute some layers of their one stage whole: as few as fit, since each layer more takes longer. Of
+    pipelines the number follows from the borders (`partition`)."""
+    for candidate in family.candidates():
+        kinds = costs.stage_kinds(candidate)
+        shardings = tuple(costs.shardings(candidate, kinds))
+        _, crowded = crowded_candidates((candidate,), shardings, kinds, costs)
+        for sharding in () if crowded else shardings:
+            fewest = costs.fewest_recomputed(candidate, sharding, kinds[0])
+            if fewest is not None:
+                chosen = candidate.of_first_layers(fewest)
+                yield from _members_of((chosen,), sharding, kinds, costs)
+
+
+def _nodes(
+    candidates: tuple[Candidate, ...], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> Iterator[Member | ChunkChoices]:
+    """Candidates that differ in schedule alone under one sharding, those that differ in chunks alone as one node."""
+    in_chunks = tuple(c for c in candidates if c.pipelining.traits.chunk_count is ChunkCount.ANY)
+    alone = (c for c in candidates if c.pipelining.traits.chunk_count is not ChunkCount.ANY)
+    yield from _members_of(alone, sharding, kinds, costs)
+    if in_chunks:
+        yield ChunkChoices(in_chunks, sharding, kinds)
+
+
+def _members_of(
+    candidates: Iterable[Candidate], sharding: Sharding, kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> Iterator[Member]:
+    """Each candidate as a member under one sharding, those left out that move more to the host than it holds."""
+    for candidate in candidates:
+        member = Member(candidate, sharding, costs.stage_tables(candidate, sharding, kinds))
+        if host_suffices(member):
+            yield member
+
 
 BELOW = 1e-9
 """Members bounded this far, relatively, beyond the best plan are not worked out further: float sums differ by less."""
@@ -348,3 +553,62 @@ _Node = _Unlisted | _Unpriced | Family | Bundle | Entries | Pending | ChunkChoic
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:
     """Cost table of each pipeline rank of a decision."""
     return costs.stage_tables(decision.candidate, decision.sharding, costs.stage_kinds(decision.candidate))
+
+
+# Candidates whose memory suffices under no sharding, found without trying each: a model with several distinct blocks has the
+# product of their frontiers as its shardings, thousands where blocks have tens.
+
+
+def crowded_candidates(
+    candidates: tuple[Candidate, ...], shardings: tuple[Sharding, ...], kinds: tuple[StageKind, ...], costs: TrainingCosts
+) -> tuple[Sharding, tuple[Candidate, ...]]:
+    """The sharding that keeps least in memory, and which of candidates that differ in schedule alone fit under none.
+
+    Relaxed: every block has the least of each kind of memory that any of its own shardings takes. Where that is as much work as
+    to try them (one sharding, or one distinct block), no candidate is called crowded.
+    """
+    samples = _every_choice_once(shardings)
+    if len(samples) == len(shardings):
+        return shardings[0] if shardings else (), ()
+    tables = {sharding: costs.stage_tables(candidates[0], sharding, kinds) for sharding in samples}
+    kept = {
+        (block, choice): _kept_bytes(tables[sharding][0], costs.layer_block == block)
+        for sharding in samples
+        for block, choice in enumerate(sharding)
+    }
+    roomiest = min(shardings, key=lambda sharding: sum(kept[item] for item in enumerate(sharding)))
+    least = _least_of_each(list(tables.values()))
+    crowded = tuple(candidate for candidate in candidates if smallest_shortfall(candidate, least).lacking_bytes > 0)
+    return roomiest, crowded
+
+
+def _every_choice_once(shardings: tuple[Sharding, ...]) -> list[Sharding]:
+    """Some of the shardings in which every block has each of its choices."""
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    samples = []
+    for sharding in shardings:
+        new = set(enumerate(sharding)) - seen
+        if new:
+            samples.append(sharding)
+            seen |= new
+    return samples
+
+
+def _kept_bytes(table: StageTable, layers: npt.NDArray[np.bool_]) -> float:
+    """Return the bytes that these layers keep with one micro-batch in flight, under the recompute mode that keeps least."""
+    return float((table.static_bytes + table.activation_bytes.min(axis=0))[layers].sum())
+
+
+def _least_of_each(tables: list[tuple[StageTable, ...]]) -> tuple[StageTable, ...]:
+    """By stage position, the least of each kind of memory over the tables; equal positions share one object."""
+    made: dict[StageTable, StageTable] = {}
+    for position, table in enumerate(tables[0]):
+        if table not in made:
+            here = [of_sharding[position] for of_sharding in tables]
+            made[table] = replace(
+                table,
+                static_bytes=np.min([t.static_bytes for t in here], axis=0),
+                activation_bytes=np.min([t.activation_bytes for t in here], axis=0),
+                transient_bytes=np.min([t.transient_bytes for t in here], axis=0),
+            )
+    return tuple(made[table] for table in tables[0])

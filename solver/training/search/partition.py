@@ -3,28 +3,259 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
+from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.layer_dag import LayerDag
+from meshwright.solver.problem.layer_dag import LayerDag, downsets
 from meshwright.solver.stages import memory_shortage, partition_layers
-from meshwright.solver.stages.downsets import DagFigures, dag_shortage, partition_dag
+from meshwright.solver.stages.longest import Found, least_objective
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, StageSpan, units_in_flight
-from meshwright.solver.training.costs.part_borders import (
-    EvenCuts,
-    FirstLayers,
-    cost_even_cuts,
-    fastest_that_fits,
-    roomiest,
-)
+from meshwright.solver.training.costs.part_borders import EvenCuts, FirstLayers, cost_even_cuts, fastest_that_fits, roomiest
 from meshwright.solver.training.costs.stage_table import FloatArray, StageTable
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.space.candidates import Candidate
+
+# Splits a graph of layers over the stages of a pipeline: each stage ends a downset (Piper, NeurIPS'21, section 4).
+#
+# The objective, its exact solution and the figures of layers are those of `solver.stages.layers`, which this equals on a
+# chain.
+# What a branching graph adds is what stages send and hold: a stage sends on every tensor that a later one reads, and holds
+# those that its layers read beside their entries.
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+_Cut = tuple[int, int, int]
+"""A stage: its config, and the downsets at which it starts and ends."""
+
+MAX_DOWNSETS = 600
+"""Two branches of 24 layers have 25 x 25; memory and time grow with the square."""
+
+
+@dataclass(frozen=True, slots=True)
+class DagFigures:
+    """The figures of a pipeline: layers as in `partition_layers`, on each stage.
+
+    time_s [stage, config, layer], static_bytes [layer], activation_bytes and transient_bytes [config, layer], extra_s
+    [stage, layer], boundary_s and beside_s (of one tensor), step_s, capacity_bytes and in_flight [stage]; side_bytes is held
+    for each micro-batch in flight of each tensor that a stage's layers read beside their entries. No stage holds more than
+    ``most_parameters`` of the parameters [layer], where they are given.
+    """
+
+    time_s: Floats
+    static_bytes: Floats
+    activation_bytes: Floats
+    transient_bytes: Floats
+    extra_s: Floats
+    boundary_s: Floats
+    step_s: Floats
+    beside_s: Floats
+    capacity_bytes: Floats
+    in_flight: Ints
+    side_bytes: float
+    parameters: Floats | None = None
+    most_parameters: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class DagStage:
+    """Layers of a stage, ascending, and its config."""
+
+    layers: tuple[int, ...]
+    config: int
+
+
+@dataclass(frozen=True, slots=True)
+class DagPartition:
+    """The best split: stages in order, the time of a step, and how many limits of the longest stage were tried."""
+
+    stages: tuple[DagStage, ...]
+    objective_s: float
+    limits_tried: int
+
+
+def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, waiting: float = 1.0) -> DagPartition | None:
+    """The split of a graph of layers over a pipeline that takes least time a step; None when none fits in memory.
+
+    Stage i takes the sum of its layers' times and ``boundary_s[i]`` for each tensor that goes on after it (the last stage and
+    a chain's stages: once), and no less than ``beside_s[i]`` for each of these. Exact up to the rounding of sums. Equal splits:
+    the first in a fixed order.
+
+    Raises InvalidInputError for a graph with more than `MAX_DOWNSETS` downsets.
+    """
+    cuts = _cuts(dag)
+    n_stages = len(figures.capacity_bytes)
+    if n_stages > dag.n_layers:
+        return None
+    sums = _Sums(cuts, figures)
+    fits = [sums.shortage_bytes(stage) <= 0.0 for stage in range(n_stages)]
+    if figures.parameters is not None:
+        held = cuts.inside @ figures.parameters
+        fits = [fit & (held[None, :] - held[:, None] <= figures.most_parameters) for fit in fits]
+
+    def solve_within(limit_s: float, below_s: float) -> Found[list[_Cut]] | None:
+        tail = np.full(len(cuts.sets), np.inf)
+        tail[0] = 0.0
+        came: list[tuple[Ints, Ints]] = []
+        for stage in range(n_stages):
+            times_s, ways_s = sums.times_and_ways_s(stage)
+            possible = fits[stage] & (times_s <= limit_s)
+            base = np.maximum(tail[:, None], sums.extras_s(stage))
+            values = np.where(possible, base[None] + waiting * ways_s, np.inf)
+            config, source = _least(values)
+            came.append((config, source))
+            ends = np.arange(len(cuts.sets))
+            tail = values[config, source, ends]
+        if not tail[-1] < below_s:
+            return None
+        stages = _walked_back(came)
+        longest = max(float(sums.times_and_ways_s(index)[0][cut]) for index, cut in enumerate(stages))
+        return Found(longest, float(tail[-1]), stages)
+
+    best = least_objective(solve_within, n_microbatches, waiting=waiting)
+    if best is None:
+        return None
+    stages = tuple(DagStage(cuts.between(start, end), config) for config, start, end in best.choice)
+    return DagPartition(stages, best.objective_s, best.limits_tried)
+
+
+def dag_shortage(dag: LayerDag, figures: DagFigures) -> tuple[int, float, float]:
+    """(stage, need, have) in bytes of the stage that is worst off in the split that lacks least, as `memory_shortage`."""
+    cuts = _cuts(dag)
+    sums = _Sums(cuts, figures)
+    worst = np.full(len(cuts.sets), np.inf)
+    worst[0] = -np.inf
+    came: list[tuple[Ints, Ints]] = []
+    for stage in range(len(figures.capacity_bytes)):
+        values = np.maximum(worst[None, :, None], sums.shortage_bytes(stage))
+        config, source = _least(values)
+        came.append((config, source))
+        worst = values[config, source, np.arange(len(cuts.sets))]
+    shorts = [float(sums.shortage_bytes(index)[cut]) for index, cut in enumerate(_walked_back(came))]
+    index = int(np.argmax(shorts))
+    have = float(figures.capacity_bytes[index])
+    return index, have + shorts[index], have
+
+
+def _least(values: Floats) -> tuple[Ints, Ints]:
+    """Config and start of the least value for each end; of equal ones the first start, then the first config."""
+    n_configs, n_sets, _ = values.shape
+    flat = values.transpose(1, 0, 2).reshape(n_sets * n_configs, n_sets)
+    first = flat.argmin(axis=0)
+    return first % n_configs, first // n_configs
+
+
+@dataclass(frozen=True, eq=False)
+class _Cuts:
+    """Downsets in order; for each, which layers it holds and what goes on after it; for pairs, what lies between.
+
+    inside   [set, layer]
+    sent     [set] tensors that go on, at least one
+    sides    [start, end] tensors read beside entries between two downsets
+    nested   [start, end] whether the start is a proper part of the end
+    """
+
+    sets: tuple[frozenset[int], ...]
+    inside: Bools
+    sent: Floats
+    sides: Floats
+    nested: Bools
+
+    def between(self, start: int, end: int) -> tuple[int, ...]:
+        """Layers of the stage between two downsets."""
+        return tuple(sorted(self.sets[end] - self.sets[start]))
+
+
+@lru_cache(maxsize=8)
+def _cuts(dag: LayerDag) -> _Cuts:
+    sets = downsets(dag, most=MAX_DOWNSETS)
+    if sets is None:
+        raise InvalidInputError(
+            "the model branches in too many ways to cut it into stages",
+            allowed=f"{MAX_DOWNSETS} sets of layers that can run before the others",
+            remedy="put short branches into one block",
+        )
+    inside = np.zeros((len(sets), dag.n_layers), dtype=bool)
+    for index, done in enumerate(sets):
+        inside[index, sorted(done)] = True
+    sizes = inside.sum(axis=1)
+    nested: Bools = np.asarray((inside[:, None, :] <= inside[None, :, :]).all(axis=2) & (sizes[:, None] < sizes[None, :]))
+    tensors = sorted({side for sides in dag.sides for side in sides})
+    sides = np.zeros(nested.shape)
+    for tensor in tensors:
+        readers = np.array([tensor in dag.sides[layer] for layer in range(dag.n_layers)])
+        # A stage reads the tensor where its end holds more readers than its start.
+        counts = inside[:, readers].sum(axis=1)
+        sides += counts[None, :] > counts[:, None]
+    sent = np.array([max(1, dag.sent_after(done)) for done in sets], dtype=np.float64)
+    return _Cuts(tuple(sets), inside, sent, sides, nested)
+
+
+class _Sums:
+    """Figures of every stage that lies between two downsets: sums over sets are differences of sums over downsets."""
+
+    def __init__(self, cuts: _Cuts, figures: DagFigures):
+        self.cuts = cuts
+        self.figures = figures
+        inside = cuts.inside.astype(np.float64)
+        self._time = figures.time_s @ inside.T
+        self._extra = figures.extra_s @ inside.T
+        self._static = figures.static_bytes @ inside.T
+        self._activation = figures.activation_bytes @ inside.T
+        self._transient = np.array([_largest_between(cuts, row) for row in figures.transient_bytes])
+
+    def times_and_ways_s(self, stage: int) -> tuple[Floats, Floats]:
+        """[config, start, end] steady time of a micro-batch, and its own way through the stage, which has what goes on beside
+        in it; infinite where the end does not hold the start."""
+        time = self._time[stage]
+        taken = time[:, None, :] - time[:, :, None] + self.figures.boundary_s[stage] * self.cuts.sent
+        taken = np.where(self.cuts.nested, taken, np.inf)
+        if not self.figures.beside_s[stage]:
+            return taken, taken
+        beside_s = self.figures.beside_s[stage] * self.cuts.sent
+        return np.maximum(taken, beside_s), taken + beside_s
+
+    def extras_s(self, stage: int) -> Floats:
+        """[start, end] what a stage adds once a step."""
+        extra = self._extra[stage]
+        return np.asarray(extra[None, :] - extra[:, None] + self.figures.step_s[stage])
+
+    def shortage_bytes(self, stage: int) -> Floats:
+        """[config, start, end] memory needed beyond the capacity."""
+        figures, held = self.figures, self._activation
+        activation = held[:, None, :] - held[:, :, None] + figures.side_bytes * self.cuts.sides
+        static = self._static[None, :] - self._static[:, None]
+        need = static + figures.in_flight[stage] * activation + self._transient
+        return np.where(self.cuts.nested, need - figures.capacity_bytes[stage], np.inf)
+
+
+def _largest_between(cuts: _Cuts, figures: Floats) -> Floats:
+    """[start, end] largest figure of the layers between two downsets; 0 where there are none."""
+    largest = np.zeros(cuts.nested.shape)
+    for layer in np.argsort(figures, kind="stable"):
+        within = ~cuts.inside[:, layer, None] & cuts.inside[None, :, layer]
+        largest[within] = figures[layer]
+    return largest
+
+
+def _walked_back(came: list[tuple[Ints, Ints]]) -> list[_Cut]:
+    """The stages that lead to the whole graph."""
+    stages: list[_Cut] = []
+    end = -1
+    for config, source in reversed(came):
+        stages.append((int(config[end]), int(source[end]), end))
+        end = int(source[end])
+    return stages[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from meshwright.costmodels.model.implementation import (
 )
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.implementation import with_dropout, without_fused_attention
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.problem.unfused_attention import with_dropout, without_fused_attention
 
 
 def chunked_implementation(implementation: Implementation, search: Search) -> Implementation:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.cluster.rank_runs import RankRuns
-from meshwright.costmodels.model.expert_parallel import expert_dims
+from meshwright.costmodels.model.experts import expert_dims
 from meshwright.costmodels.model.implementation import ScanOverRanks
 from meshwright.solver.problem.carried_choices import USUAL_MESH, MeshChoices
 from meshwright.solver.problem.choices import Space
@@ -18,13 +18,10 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
+from meshwright.solver.training.space.adapters import keeps_documents_together
 from meshwright.solver.training.space.implementation import implementation_of
-from meshwright.solver.training.space.packed_documents import keeps_documents_together
-from meshwright.solver.training.space.sequence_split import heads_fit, sequence_fits
-from meshwright.solver.training.space.state_places import (
-    allowed,
-    divisors,
-)
+from meshwright.solver.training.space.sliced_sequences import heads_fit, sequence_fits
+from meshwright.solver.training.space.state_places import allowed, divisors
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,13 @@ from meshwright.costmodels.model.dims import (
     VOCAB,
 )
 from meshwright.costmodels.model.operators import Operator
-from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.stage import Stage
-from meshwright.solver.answer.workers import Workers
+from meshwright.solver.answer.layouts import Workers
+from meshwright.solver.answer.stage import Axes, Stage
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.verify.numbers import at_most
-from meshwright.solver.verify.rules.devices import capacity_violations
-from meshwright.solver.verify.rules.parameters import REPLICATE, Share, owned_parameters, picked_dims, tied_copies
-from meshwright.solver.verify.serving.cache import kv_bytes_per_token
-from meshwright.solver.verify.serving.degrees import stage_ranks
-from meshwright.solver.verify.serving.load import mean_lengths
-from meshwright.solver.verify.serving.speculation import draft_bytes, proposed_tokens
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.rules import REPLICATE, Share, capacity_violations, owned_parameters, picked_dims, tied_copies
+from meshwright.solver.verify.serving.degrees import kv_bytes_per_token, stage_ranks
+from meshwright.solver.verify.serving.load import draft_bytes, mean_lengths, proposed_tokens
+from meshwright.solver.verify.violation import Rule, Violation, at_most
 
 _SPLIT_DIMS = (HEADS, FFN, SHARED_FFN, SSM_HEADS, SSM_INNER, VOCAB)
 

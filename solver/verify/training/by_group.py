@@ -13,18 +13,14 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange, Stage
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.counted import Counted
-from meshwright.solver.verify.numbers import agrees, at_most
-from meshwright.solver.verify.rules.devices import peak_violations
+from meshwright.solver.verify.rules import peak_violations
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations
-from meshwright.solver.verify.training.memory import memory_violations
-from meshwright.solver.verify.training.memory_quantiles import risk_violations
+from meshwright.solver.verify.training.memory import memory_violations, risk_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
-from meshwright.solver.verify.training.sharding import sharding_violations
-from meshwright.solver.verify.training.tensor_overlap import overlap_violations
+from meshwright.solver.verify.training.sharding import overlap_violations, sharding_violations
 from meshwright.solver.verify.training.times import pipeline_violations, stage_time_violations, whole_violations
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.violation import Counted, Rule, Violation, agrees, at_most
 
 
 def share_violations(plan: Plan, layout: ByGroup, request: TrainingRequest, counted: Counted) -> tuple[Violation, ...]:

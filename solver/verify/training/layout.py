@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from meshwright.costmodels.cluster.cluster import NodeGroup
 from meshwright.costmodels.model.dims import HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.solver.answer.pipeline_plan import PipelinePlan
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.pipeline_plan import PipelinePlan, placement_of
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.rules.layers import layer_violations
-from meshwright.solver.verify.training.branches import branch_violations
+from meshwright.solver.problem.choices import GroupOrder
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.verify.rules import Share, layer_violations
 from meshwright.solver.verify.training.choice_rules import order_in_words, ranks_in_order, stage_choice_violations
-from meshwright.solver.verify.training.experts import expert_axis_violations
-from meshwright.solver.verify.training.mixers import sequence_violations
+from meshwright.solver.verify.training.mixers import expert_axis_violations, sequence_violations
 from meshwright.solver.verify.training.schedule import schedule_violations
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -137,3 +141,120 @@ def _batch_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
         given = f"dp x size x count is {sequences} sequences a step, the request asks for {workload.global_batch}"
         yield Violation(Rule.BATCH, "plan.microbatch", given)
     yield from sequence_violations(plan, request)
+
+
+# Models that branch, checked from the graph alone: what must run before what, and which tensors a stage holds besides.
+#
+# A layer reads the tensor that its run continues, and by name those of other runs that have an edge to its own.
+
+
+def branch_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
+    """Every layer once under its own block's name, and none on an earlier stage than a layer that it reads from."""
+    layers = request.model.layers
+    stage_of: dict[int, int] = {}
+    for index, stage in enumerate(plan.stages):
+        where = f"plan.stages[{index}]"
+        if not sum(span.count for span in stage.blocks):
+            yield Violation(Rule.LAYERS, where, "holds no layer")
+        for span in stage.blocks:
+            for layer in range(span.first, span.first + span.count):
+                if layer >= len(layers) or layers[layer] != span.block:
+                    yield Violation(Rule.LAYERS, where, f"layer {layer} is no copy of block {span.block!r}")
+                elif layer in stage_of:
+                    yield Violation(Rule.LAYERS, where, f"layer {layer} is on stage {stage_of[layer]} already")
+                stage_of[layer] = index
+    missing = sorted(set(range(len(layers))) - set(stage_of))
+    if missing:
+        yield Violation(Rule.LAYERS, "plan.stages", f"they leave out layers {missing}")
+        return
+    for before, after in _dependencies(request.model):
+        if stage_of[before] > stage_of[after]:
+            given = f"layer {after} on stage {stage_of[after]} reads layer {before} on stage {stage_of[before]}"
+            yield Violation(Rule.LAYERS, "plan.stages", given)
+
+
+def side_bytes(stage: Stage, request: TrainingRequest, share: Share, *, split: int) -> float:
+    """Bytes kept for one micro-batch of tensors that layers of a stage read besides the stream they continue: each once.
+
+    They lie as the residual stream between blocks does, split over ``split`` ranks of the tp axis.
+    """
+    model, dtype = request.model, request.workload.precision
+    here = {span.block for span in stage.blocks}
+    held: dict[int, float] = {}
+    for source, target in model.edges:
+        name = model.block(model.chain[source].block).output
+        if model.chain[target].block in here and name in _read_names(model, target):
+            held[source] = _tensor_bytes(model, target, name, share, dtype)
+    return sum(held.values()) / split
+
+
+def _read_names(model: ModelGraph, run: int) -> set[str]:
+    """Names of tensors that a run reads by name besides its stream; none where it reads one tensor only."""
+    block = model.block(model.chain[run].block)
+    written = {tensor.name for operator in block.operators for tensor in operator.outputs}
+    read = {tensor.name for operator in block.operators for tensor in operator.inputs} - written
+    return read if len(read) > 1 else set()
+
+
+def _tensor_bytes(model: ModelGraph, run: int, name: str, share: Share, dtype: DType) -> float:
+    block = model.block(model.chain[run].block)
+    tensor = next(t for operator in block.operators for t in operator.inputs if t.name == name)
+    return tensor.elements(share.sizes) * dtype.size_bytes
+
+
+def _dependencies(model: ModelGraph) -> Iterator[tuple[int, int]]:
+    """(earlier, later) layers: neighbours in a run, and over an edge the earlier run's last and the later one's first."""
+    ends: list[tuple[int, int]] = []
+    count = 0
+    for run in model.chain:
+        ends.append((count, count + run.repeat - 1))
+        count += run.repeat
+    for first, last in ends:
+        yield from ((layer, layer + 1) for layer in range(first, last))
+    yield from ((ends[source][1], ends[target][0]) for source, target in model.edges)
+
+
+# Where a plan's ranks lie: the order in which they go through the node groups, and which devices have none.
+
+
+def order_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
+    """Every group with ranks once; another order than the cluster's, and idle devices, only in training plans whose search may
+    choose them."""
+    groups = {group.name: group for group in request.cluster.groups}
+    placement = placement_of(plan)
+    for name, idle in placement.idle_devices.items():
+        where = f"plan.idle_devices.{name}"
+        if name not in groups or not 1 <= idle <= groups[name].node.devices_per_node:
+            yield Violation(Rule.DEVICES, where, f"{idle} devices of each node, which the cluster does not have")
+            return
+        if name not in request.search.idle_groups:
+            yield Violation(Rule.SEARCH, where, f"{idle}, the request lets none be idle there")
+    own = [name for name, group in groups.items() if _ranks_of_a_node(plan, group)]
+    if not own:
+        yield Violation(Rule.DEVICES, "plan.idle_devices", "no device is left")
+    if not placement.group_order:
+        return
+    if sorted(placement.group_order) != sorted(own):
+        yield Violation(Rule.DEVICES, "plan.group_order", f"{placement.group_order}, the groups in use are {own}")
+    elif request.search.group_order is GroupOrder.GIVEN and list(placement.group_order) != own:
+        yield Violation(Rule.SEARCH, "plan.group_order", f"{placement.group_order}, the request asks for {own}")
+
+
+def ordered_request(plan: Plan, request: TrainingRequest) -> TrainingRequest:
+    """The request with its groups as the plan's ranks meet them, idle devices left out with their share of the network."""
+    places = {name: place for place, name in enumerate(placement_of(plan).group_order)}
+    used = [_in_use(plan, group) for group in request.cluster.groups if _ranks_of_a_node(plan, group)]
+    groups = sorted(used, key=lambda group: places.get(group.name, 0))
+    return replace(request, cluster=replace(request.cluster, groups=tuple(groups)))
+
+
+def _ranks_of_a_node(plan: Plan, group: NodeGroup) -> int:
+    return group.node.devices_per_node - placement_of(plan).idle_devices.get(group.name, 0)
+
+
+def _in_use(plan: Plan, group: NodeGroup) -> NodeGroup:
+    left, whole = _ranks_of_a_node(plan, group), group.node.devices_per_node
+    if left == whole:
+        return group
+    network = replace(group.node.inter, bytes_per_s=group.node.inter.bytes_per_s * left / whole)
+    return replace(group, node=replace(group.node, devices_per_node=left, inter=network))

@@ -10,9 +10,8 @@ from meshwright.solver.problem.choices import Gradients, Recompute, Space, Syste
 from meshwright.solver.problem.launchers.trainer import HostState, Trainer
 from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.adapters import adapter_violations
-from meshwright.solver.verify.documents import document_violations
-from meshwright.solver.verify.rules.parameters import picked_dims
+from meshwright.solver.verify.documents import adapter_violations, document_violations
+from meshwright.solver.verify.rules import picked_dims
 from meshwright.solver.verify.training.choice_rules import (
     asked_of_pipelines,
     asked_of_stage,
@@ -20,7 +19,7 @@ from meshwright.solver.verify.training.choice_rules import (
     published_refusals,
     stage_refusals,
 )
-from meshwright.solver.verify.training.event_programs import reading
+from meshwright.solver.verify.training.schedule import reading
 from meshwright.solver.verify.violation import Rule, Violation
 
 _NONE_OR_FULL = (Recompute.NONE, Recompute.FULL)

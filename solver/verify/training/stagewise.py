@@ -10,17 +10,15 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import DeviceRange, Microbatch, Stage
 from meshwright.solver.problem.choices import Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.counted import Counted
-from meshwright.solver.verify.rules.devices import devices_by_group, peak_violations
+from meshwright.solver.verify.rules import devices_by_group, peak_violations
 from meshwright.solver.verify.training.choice_rules import unlike_stage_violations
 from meshwright.solver.verify.training.host import host_violations
 from meshwright.solver.verify.training.layout import layout_violations, stage_ranks
-from meshwright.solver.verify.training.memory import memory_violations
-from meshwright.solver.verify.training.memory_quantiles import risk_violations
+from meshwright.solver.verify.training.memory import memory_violations, risk_violations
 from meshwright.solver.verify.training.restrictions import restriction_violations
 from meshwright.solver.verify.training.sharding import sharding_violations
 from meshwright.solver.verify.training.times import pipeline_violations, stage_time_violations, whole_violations
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.violation import Counted, Rule, Violation
 
 
 def stagewise_violations(plan: PipelinePlan, request: TrainingRequest, counted: Counted) -> tuple[Violation, ...]:

@@ -12,13 +12,10 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import DeviceRange, LayerSpan
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import counted_flops, least_slowest
-from meshwright.solver.verify.numbers import agrees, at_most
-from meshwright.solver.verify.rules.devices import devices_by_group
-from meshwright.solver.verify.rules.figures import band_violations, cost_violations
-from meshwright.solver.verify.training.event_programs import reading
-from meshwright.solver.verify.training.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, waiting
+from meshwright.solver.verify.rules import band_violations, cost_violations, devices_by_group
+from meshwright.solver.verify.training.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, reading, waiting
 from meshwright.solver.verify.training.token_slices import slice_flops
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.violation import Rule, Violation, agrees, at_most
 
 _EXTENSION = 1e-3
 """Relative error of extending the wait of a memory-saving schedule over more micro-batches than its program is run for."""

@@ -12,10 +12,9 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.numbers import agrees
-from meshwright.solver.verify.rules.parameters import Share
-from meshwright.solver.verify.training.event_programs import reading, schedule_reading
-from meshwright.solver.verify.violation import Rule, Violation
+from meshwright.solver.verify.rules import Share
+from meshwright.solver.verify.training.schedule import reading, schedule_reading
+from meshwright.solver.verify.violation import Rule, Violation, agrees
 
 _MIXING = (OperatorKind.SCAN, OperatorKind.CONVOLUTION, OperatorKind.PRODUCT)
 """Operators beside attention in which a token may read others of its sequence."""

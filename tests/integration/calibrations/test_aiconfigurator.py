@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.app.measuring.aiconfigurator import DEVICES, MODULE, import_device, installed_tables
+from meshwright.app.evidence.measuring.aiconfigurator import DEVICES, MODULE, import_device, installed_tables
 from meshwright.costmodels.fitting.samples import SampleError, SampleKind, Samples
 
 pa = pytest.importorskip("pyarrow")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.measuring.documents import calibration_name, read_calibration_document
-from meshwright.app.measuring.sample_files import write_samples
-from meshwright.app.plans.documents import read_plan_document
+from meshwright.app.evidence.measuring.sample_files import write_samples
+from meshwright.app.requests.calibrations import calibration_name, read_calibration_document
+from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.costmodels.fitting.samples import Samples
 from tests.support.command_line import Cli
 from tests.support.requests_given import training
@@ -94,7 +94,7 @@ def test_what_can_not_be_done_ends_with_2(cli: Cli, measured: Path, arguments: t
 
 
 def test_without_the_package_import_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.app.measuring.aiconfigurator.find_spec", lambda name: None)
+    monkeypatch.setattr("meshwright.app.evidence.measuring.aiconfigurator.find_spec", lambda name: None)
     assert cli("calibrate", "import", "--device", "h100_sxm") == 2
     assert "pip install 'meshwright[import]'" in cli.err
 

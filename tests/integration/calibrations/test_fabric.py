@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from meshwright.app.measuring.fabric import fit_measurements, script_text
-from meshwright.app.measuring.fabric_script import members_of, shapes_of
+from meshwright.app.evidence.measuring.fabric import fit_measurements, script_text
+from meshwright.app.evidence.measuring.fabric_script import members_of, shapes_of
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from tests.support.command_line import Cli

@@ -12,8 +12,16 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.measuring.profile_shapes import RANGES, Backend, Shape, shapes_of
-from meshwright.app.measuring.profiling import ProfileTask, _middle_s, profile, spread
+from meshwright.app.evidence.measuring.profiling import (
+    RANGES,
+    Backend,
+    ProfileTask,
+    Shape,
+    _middle_s,
+    profile,
+    shapes_of,
+    spread,
+)
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleError, SampleKind, check_samples
 from meshwright.costmodels.units import DType
 from tests.support.command_line import Cli

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.measuring.sample_files import read_samples, samples_digest, write_samples
+from meshwright.app.evidence.measuring.sample_files import read_samples, samples_digest, write_samples
 from meshwright.costmodels.fitting.samples import COLUMNS, SampleError
 from tests.unit.costmodels.measurements import toy_samples
 

@@ -11,11 +11,11 @@ import httpx
 import numpy as np
 import pytest
 
-from meshwright.app.calibrations.store import CalibrationStore
-from meshwright.app.db.engine import open_engine
-from meshwright.app.measuring.fitted import fit_calibration
-from meshwright.app.plans.digest import calibration_files
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
+from meshwright.app.evidence.measuring.fitted import fit_calibration
+from meshwright.app.requests.digests import calibration_files
+from meshwright.app.store.calibrations import CalibrationStore
+from meshwright.app.store.engine import open_engine
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.fitting.board import board_of
 from meshwright.costmodels.fitting.samples import samples_of

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from meshwright.app.errors import ServiceError
-from meshwright.app.jobs.sandbox import ChildSolver
+from meshwright.app.base.errors import ServiceError
+from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.regression.server import ServerPlanner
-from meshwright.app.security.principal import Scope
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.service.sandbox import ChildSolver
+from meshwright.app.store.principal import Scope
 from meshwright.costmodels.errors import InvalidInputError
 from tests.integration.regression.project import LOCK, NAME, REQUEST, Project
 from tests.integration.security.test_service import header
@@ -148,7 +148,7 @@ class Answers:
 
 def planned_by(monkeypatch: pytest.MonkeyPatch, *answers: httpx.Response) -> tuple[object, Answers]:
     """Return the answer of a planner to one request, and the service's answers."""
-    from meshwright.app.plans.keyed import keyed_request
+    from meshwright.app.requests.digests import keyed_request
 
     given, waits = Answers(*answers), list[float]()
     transport = httpx.MockTransport(given)
@@ -160,7 +160,7 @@ def planned_by(monkeypatch: pytest.MonkeyPatch, *answers: httpx.Response) -> tup
 
 
 def plan_answer() -> httpx.Response:
-    from meshwright.app.plans.keyed import keyed_request, plan_text
+    from meshwright.app.requests.digests import keyed_request, plan_text
 
     key = keyed_request(resolved())
     return httpx.Response(200, text=plan_text(feasible_plan(key.request), key))
@@ -182,7 +182,7 @@ def test_a_job_is_followed_to_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def json_plan() -> object:
-    from meshwright.app.plans.documents import read_plan
+    from meshwright.app.requests.plan_documents import read_plan
 
     return read_plan(json.loads(plan_answer().text))
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.jobs.sandbox import BEAT_S, PROGRESS_EVERY_S, ChildSolver
-from meshwright.app.plans.documents import plan_document
+from meshwright.app.requests.plan_documents import plan_document
+from meshwright.app.service.sandbox import BEAT_S, PROGRESS_EVERY_S, ChildSolver
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.solver import api
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.support.fakes import feasible_plan
 from tests.support.requests_given import resolved, serving, training
 

@@ -9,8 +9,8 @@ import pytest
 from dbos import DBOSClient
 from sqlalchemy import Engine, text
 
-from meshwright.app.db.engine import is_sqlite, open_engine, reading, writing
-from meshwright.app.jobs.engine import (
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.engine import (
     APPLICATION,
     APPLICATION_VERSION,
     QUEUE,
@@ -19,7 +19,7 @@ from meshwright.app.jobs.engine import (
     QueueClient,
     migrate_queue,
 )
-from meshwright.app.settings import Settings
+from meshwright.app.store.engine import is_sqlite, open_engine, reading, writing
 
 pytestmark = pytest.mark.both_databases
 OWN = ("workflow_uuid", "creator_xid", "created_at", "updated_at", "retention_timestamp")

@@ -10,20 +10,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, Engine, event, select, text, update
 
-from meshwright.app.db.engine import open_engine, writing
-from meshwright.app.db.tables.jobs import jobs
-from meshwright.app.jobs.desk import JobDesk, JobEnd
-from meshwright.app.jobs.engine import QueueClient, WorkflowState
-from meshwright.app.jobs.job import BegunJob, Job, JobKind, JobStatus, NewJob
-from meshwright.app.jobs.reaper import Reaper
-from meshwright.app.jobs.repository import JobRepository
-from meshwright.app.jobs.submission import submit
-from meshwright.app.planning.service import Call, PlanService
-from meshwright.app.plans.keyed import keyed_request
-from meshwright.app.plans.store import plan_row
-from meshwright.app.security.principal import LOCAL
-from meshwright.app.settings import Settings
-from meshwright.app.worker.worker import Worker
+from meshwright.app.base.settings import Settings
+from meshwright.app.requests.digests import keyed_request
+from meshwright.app.service.desk import JobDesk, JobEnd
+from meshwright.app.service.engine import QueueClient, WorkflowState
+from meshwright.app.service.planning import Call, PlanService, submit
+from meshwright.app.service.worker import Reaper, Worker
+from meshwright.app.store.engine import open_engine, writing
+from meshwright.app.store.jobs import BegunJob, Job, JobKind, JobRepository, JobStatus, NewJob
+from meshwright.app.store.plans import plan_row
+from meshwright.app.store.principal import LOCAL
+from meshwright.app.store.tables import jobs
 from tests.conftest import emptied
 from tests.support.fakes import feasible_plan
 from tests.support.requests_given import resolved, training

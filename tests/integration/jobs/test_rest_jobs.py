@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
-from meshwright.app.errors import SolveMemoryError, SolveTimeoutError
-from meshwright.app.settings import Settings
+from meshwright.app.base.errors import SolveMemoryError, SolveTimeoutError
+from meshwright.app.base.settings import Settings
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress
 from meshwright.solver.problem.request import PlanRequest

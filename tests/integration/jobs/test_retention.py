@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, Table, func, insert, select, update
 
-from meshwright.app.db.engine import open_engine, reading, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.db.tables.fleet import replans
-from meshwright.app.db.tables.jobs import idempotency_keys, jobs
-from meshwright.app.db.tables.plans import plans
-from meshwright.app.db.tables.security import audit
-from meshwright.app.jobs.engine import QueueClient, WorkflowState, migrate_queue
-from meshwright.app.jobs.job import JobStatus
-from meshwright.app.planning.service import Call, PlanService
-from meshwright.app.replans.repository import WEBHOOK_PENDING
-from meshwright.app.security.principal import Principal, Scope
-from meshwright.app.settings import Settings
-from meshwright.app.worker.retention import BATCH, Retention
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.engine import QueueClient, WorkflowState, migrate_queue
+from meshwright.app.service.planning import Call, PlanService
+from meshwright.app.service.worker import BATCH, Retention
+from meshwright.app.store.engine import open_engine, reading, writing
+from meshwright.app.store.jobs import JobStatus
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.principal import Principal, Scope
+from meshwright.app.store.replans import WEBHOOK_PENDING
+from meshwright.app.store.tables import audit, idempotency_keys, jobs, plans, replans
 from tests.support.requests_given import training
 
 DAY = timedelta(days=1)

@@ -16,9 +16,9 @@ from typing import NoReturn
 
 import pytest
 
-from meshwright.app.errors import SolverCrashError
-from meshwright.app.jobs.sandbox import BEAT_S, ChildSolver, Limits
-from meshwright.app.solving import SolveFunction, solve_here
+from meshwright.app.base.errors import SolverCrashError
+from meshwright.app.base.solving import SolveFunction, solve_here
+from meshwright.app.service.sandbox import BEAT_S, ChildSolver, Limits
 from meshwright.costmodels.errors import PlanRejectedError, WorkloadError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
@@ -154,7 +154,7 @@ def tells_and_sleeps(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
 
 def test_a_child_ends_with_a_worker_that_is_killed() -> None:
     code = (
-        "from meshwright.app.jobs.sandbox import ChildSolver\n"
+        "from meshwright.app.service.sandbox import ChildSolver\n"
         "from tests.integration.jobs.test_sandbox import tells_and_sleeps\n"
         "from tests.support.requests_given import resolved, training\n"
         "ChildSolver(tells_and_sleeps)(resolved(training()))\n"
@@ -186,7 +186,7 @@ def test_a_caller_is_told_of_a_start_that_takes_long_and_may_leave_it() -> None:
     """In a process of its own: the server that children are forked from loads its modules once."""
     code = (
         "import time\n"
-        "from meshwright.app.jobs.sandbox import ChildSolver\n"
+        "from meshwright.app.service.sandbox import ChildSolver\n"
         "from tests.integration.jobs.test_sandbox import sleeps\n"
         "from tests.support.requests_given import resolved, training\n"
         "beats = []\n"

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.plans.keyed import KeyedRequest
-from meshwright.app.regression.discovery import find_requests
-from meshwright.app.regression.lock import read_lock
-from meshwright.app.regression.policy import read_policy
+from meshwright.app.regression.check import find_requests
+from meshwright.app.regression.lock import read_lock, read_policy
+from meshwright.app.requests.digests import KeyedRequest
 from tests.integration.regression.project import LOCK, NAME, REQUEST, Project
 
 ROOT = Path(__file__).parents[3]

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshwright.app.base.errors import SolverCrashError
+from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.stored_plans import open_store
-from meshwright.app.errors import SolverCrashError
-from meshwright.app.plans.keyed import KeyedRequest, keyed_request
 from meshwright.app.regression.comparison import Planned, compare, relative_loss
+from meshwright.app.regression.lock import Action, Policy
 from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, seal_of
 from meshwright.app.regression.planning import LocalPlanner, is_proven, without_limits
-from meshwright.app.regression.policy import Action, Policy
 from meshwright.app.regression.report import FindingRule, PlanCheck, Severity, Verdict
+from meshwright.app.requests.digests import KeyedRequest, keyed_request
 from meshwright.app.requests.resolve import request_document
-from meshwright.app.settings import Settings
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status

@@ -7,8 +7,8 @@ import tomllib
 from dataclasses import fields
 from pathlib import Path
 
+from meshwright.app.regression.lock import Action, Policy
 from meshwright.app.regression.locked_plan import LockedPlan
-from meshwright.app.regression.policy import Action, Policy
 from meshwright.app.regression.report import PASSING, RULE_TEXTS, Finding, FindingRule, Severity, Verdict
 
 PAGE = (Path(__file__).parents[3] / "docs" / "check.md").read_text(encoding="utf-8")

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.app.cli.pytest_plugin import LOCK_NAME, REQUEST_PATTERN
-from meshwright.app.plans.keyed import keyed_request
 from meshwright.app.regression.inputs import InputChange, changes, plan_inputs
 from meshwright.app.regression.lock import Lock, lock_text, read_lock
 from meshwright.app.regression.locked_plan import LockedPlan, locked_plan, rounded
+from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.resolve import request_document
 from tests.integration.regression.project import LOCK, REQUEST, Project
 from tests.support.fakes import feasible_plan, infeasible_plan
@@ -95,7 +95,8 @@ def test_a_calibration_counts_with_those_it_builds_on() -> None:
 
 
 def test_the_plugin_collects_what_the_command_finds() -> None:
-    from meshwright.app.regression import discovery, lock
+    from meshwright.app.regression import check as discovery
+    from meshwright.app.regression import lock
 
     assert (REQUEST_PATTERN, LOCK_NAME) == (discovery.REQUEST_PATTERN, lock.LOCK_NAME)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.regression.policy import Action, Policy, read_policy
+from meshwright.app.regression.lock import Action, Policy, read_policy
 from meshwright.costmodels.errors import InvalidInputError
 from tests.integration.regression.project import Project
 from tests.support.command_line import Json

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.plans.examples import SERVING_REQUEST
+from meshwright.app.requests.examples import SERVING_REQUEST
 from tests.integration.regression.project import LOCK, MODEL, NAME, REQUEST, Edit, Project
 from tests.support.command_line import Json
 
@@ -233,7 +233,7 @@ def test_sources_of_figures_change_nothing(project: Project) -> None:
 
 
 def test_a_new_solver_version_is_shown_though_nothing_got_worse(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meshwright.app.plans.digest.SOLVER_VERSION", "next")
+    monkeypatch.setattr("meshwright.app.requests.digests.SOLVER_VERSION", "next")
     monkeypatch.setattr("meshwright.app.regression.inputs.SOLVER_VERSION", "next")
     said = project.check()
     assert (said.code, said.plan()["verdict"]) == (0, "changed")

@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.plans.keyed import keyed_request
+from meshwright.app.base.solving import solve_here
 from meshwright.app.regression.lock import Lock, lock_text, read_lock
 from meshwright.app.regression.locked_plan import WRITTEN_WHERE_SET, locked_plan, structure_of
-from meshwright.app.regression.structure_diff import structure_changes
+from meshwright.app.regression.report import structure_changes
+from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.resolve import request_document
-from meshwright.app.solving import solve_here
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.solver.answer.chosen import chosen
+from meshwright.solver.answer.arrangement import chosen
 from meshwright.solver.answer.document import plan_of
-from meshwright.solver.answer.layouts import Stagewise
+from meshwright.solver.answer.layouts import PlanSlice, Stagewise
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PrefillPool, ReplicaPool, ReplicaShares
-from meshwright.solver.answer.plan_slice import PlanSlice
 from meshwright.solver.answer.stage import LayerSpan, OperatorSharding, Stage
 from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choice import TRAINING, Part

@@ -18,12 +18,12 @@ from typing import Any
 import httpx
 import pytest
 
-from meshwright.app.calibrations.store import CalibrationStore
-from meshwright.app.db.engine import open_engine
-from meshwright.app.plans.documents import read_plan_document
-from meshwright.app.replans.webhook import WebhookSender, webhook_settings
-from meshwright.app.settings import Settings
-from meshwright.app.solving import solve_here
+from meshwright.app.base.settings import Settings
+from meshwright.app.base.solving import solve_here
+from meshwright.app.requests.plan_documents import read_plan_document
+from meshwright.app.service.webhook import WebhookSender, webhook_settings
+from meshwright.app.store.calibrations import CalibrationStore
+from meshwright.app.store.engine import open_engine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.switching import switch_bytes
@@ -357,8 +357,8 @@ def test_a_call_of_a_worker_that_was_killed_is_made_by_another(settings: Setting
         address = put(client, 1, replan="start", webhook=f"http://127.0.0.1:{server.server_port}/done")["replan"]
         finished(client, address)
         script = f"""
-from meshwright.app.db.engine import open_engine
-from meshwright.app.replans.webhook import WebhookSender, WebhookSettings
+from meshwright.app.store.engine import open_engine
+from meshwright.app.service.webhook import WebhookSender, WebhookSettings
 WebhookSender(open_engine({settings.database_url!r}), WebhookSettings(frozenset({{"127.0.0.1"}}), "s3cret"))()
 """
         worker = subprocess.Popen([sys.executable, "-c", script])

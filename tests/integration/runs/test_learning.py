@@ -16,11 +16,10 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from meshwright.app.db.engine import open_engine, reading
-from meshwright.app.db.tables.calibrations import calibrations
-from meshwright.app.db.tables.runs import runs
-from meshwright.app.jobs.sandbox import ChildSolver
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
+from meshwright.app.service.sandbox import ChildSolver
+from meshwright.app.store.engine import open_engine, reading
+from meshwright.app.store.tables import calibrations, runs
 from tests.support.command_line import Cli
 from tests.support.requests_given import tiny_graph, training
 from tests.support.service import running_service
@@ -137,7 +136,7 @@ def test_the_story_by_the_command_line(cli: Cli, settings: Settings, monkeypatch
 
 KILLED = """
 import os, sys
-from meshwright.app.runs import service
+from meshwright.app.service import service
 original = service.RunService._learn
 def dying(*arguments):
     original(*arguments)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.settings import Settings
+from meshwright.app.base.settings import Settings
 from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
 from tests.support.command_line import Cli
 from tests.support.requests_given import serving

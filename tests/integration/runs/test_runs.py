@@ -9,9 +9,9 @@ import httpx
 import pytest
 from sqlalchemy import text
 
-from meshwright.app.db.engine import open_engine, writing
-from meshwright.app.errors import StoreError
-from meshwright.app.settings import Settings
+from meshwright.app.base.errors import StoreError
+from meshwright.app.base.settings import Settings
+from meshwright.app.store.engine import open_engine, writing
 from tests.support.command_line import Cli
 from tests.support.requests_given import training
 

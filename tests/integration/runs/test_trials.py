@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from meshwright.app.base.settings import Settings
+from meshwright.app.base.solving import solve_here, trials_here
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.app.runs.trials import layout_digest, under_digests
-from meshwright.app.settings import Settings
-from meshwright.app.solving import solve_here, trials_here
+from meshwright.app.service.trials import layout_digest, under_digests
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.serving.promise import evaluation, one_layout
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise import evaluation as one_layout
 from meshwright.solver.serving.workers import simulation
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.report.trials import Trial

@@ -8,16 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import text
 
-from meshwright.app.db.engine import open_engine, reading
-from meshwright.app.db.migrate import ensure_ready
-from meshwright.app.errors import AuthenticationError, ForbiddenError, KeyNotFoundError
-from meshwright.app.security.api_keys import make_key, prefix_of
-from meshwright.app.security.authentication import Authenticator
-from meshwright.app.security.keeping import KeyWish, checked_prefix, create_key, revoke_key, rotate_key
-from meshwright.app.security.key_repository import KeyRepository
-from meshwright.app.security.principal import LOCAL, Principal, Scope
-from meshwright.app.security.webhook_secret_repository import StoredSecret
-from meshwright.app.settings import Settings
+from meshwright.app.base.errors import AuthenticationError, ForbiddenError, KeyNotFoundError
+from meshwright.app.base.settings import Settings
+from meshwright.app.edge.authentication import Authenticator
+from meshwright.app.edge.keys import KeyWish, checked_prefix, create_key, revoke_key, rotate_key
+from meshwright.app.store.engine import open_engine, reading
+from meshwright.app.store.migrate import ensure_ready
+from meshwright.app.store.principal import LOCAL, Principal, Scope
+from meshwright.app.store.security import KeyRepository, StoredSecret, make_key, prefix_of
 from meshwright.costmodels.errors import InvalidInputError
 
 READ = frozenset({Scope.PLANS_READ})

@@ -13,10 +13,9 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, Key, KeySet, RSAKey
 
-from meshwright.app.errors import AuthenticationError, IssuerUnavailableError
-from meshwright.app.security.issuer_keys import MIN_REFRESH_S
-from meshwright.app.security.oidc import OidcSettings, OidcVerifier
-from meshwright.app.security.principal import Scope
+from meshwright.app.base.errors import AuthenticationError, IssuerUnavailableError
+from meshwright.app.edge.oidc import MIN_REFRESH_S, OidcSettings, OidcVerifier
+from meshwright.app.store.principal import Scope
 
 ISSUER = "https://issuer.example"
 NOW_S = 1_800_000_000

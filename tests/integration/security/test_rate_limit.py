@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.errors import RateLimitedError
-from meshwright.app.security import rate_limit
-from meshwright.app.security.rate_limit import RateLimiter
+from meshwright.app.base.errors import RateLimitedError
+from meshwright.app.edge import authentication as rate_limit
+from meshwright.app.edge.authentication import RateLimiter
 
 
 class Clock:

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from meshwright.app.db.engine import open_engine
-from meshwright.app.rest.main import create_app
-from meshwright.app.security.keeping import KeyWish, create_key
-from meshwright.app.security.key_repository import KeyRepository
-from meshwright.app.security.principal import Scope
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.edge.keys import KeyWish, create_key
+from meshwright.app.store.engine import open_engine
+from meshwright.app.store.principal import Scope
+from meshwright.app.store.security import KeyRepository
+from meshwright.app.web.main import create_app
 from tests.support.command_line import Cli
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import training

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.plans.keyed import keyed_request
-from meshwright.app.rest.main import create_app
-from meshwright.app.security.principal import Scope
-from meshwright.app.settings import Auth, Settings
+from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.requests.digests import keyed_request
+from meshwright.app.store.principal import Scope
+from meshwright.app.web.main import create_app
 from tests.integration.calibrations.test_service import fitted
 from tests.integration.security.test_service import header
 from tests.support.fakes import FakeSolver

@@ -6,8 +6,7 @@ import time
 
 from numba import njit
 
-from meshwright.app.compile_time import compiled_s
-from meshwright.app.solving import TimeLimit
+from meshwright.app.base.solving import TimeLimit, compiled_s
 
 
 def test_the_clock_of_a_limit_stands_still_while_a_function_is_compiled() -> None:

@@ -7,7 +7,7 @@ import io
 
 from hypothesis import example, given, settings
 
-from meshwright.app.quoting import HIDDEN, csv_text
+from meshwright.app.base.quoting import HIDDEN, csv_text
 from tests.attacks.names import names
 
 

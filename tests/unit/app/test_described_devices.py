@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.errors import DocumentError
+from meshwright.app.base.errors import DocumentError
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.units import DType

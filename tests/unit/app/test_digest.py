@@ -10,9 +10,8 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.plans import digest
-from meshwright.app.plans.digest import DIGEST_PATTERN, calibration_digest, digest_of_texts, field_texts
-from meshwright.app.plans.keyed import keyed_request
+from meshwright.app.requests import digests as digest
+from meshwright.app.requests.digests import DIGEST_PATTERN, calibration_digest, digest_of_texts, field_texts, keyed_request
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.version import COST_MODEL_VERSION

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.app.errors import DocumentError
-from meshwright.app.requests.document_lengths import document_lengths, histogram
+from meshwright.app.base.errors import DocumentError
 from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import NoFiles, resolve_request
+from meshwright.app.requests.workloads import document_lengths, histogram
 from meshwright.costmodels.errors import InvalidInputError, WorkloadError
 from meshwright.costmodels.model.documents import MAX_LENGTHS, DocumentLengths, Fill
 from meshwright.solver.problem.request import TrainingRequest

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from meshwright.app.db.engine import open_engine, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.errors import DocumentError, MalformedError, StoreError
-from meshwright.app.fleet.registered_repository import RegisteredKind, RegisteredRepository
-from meshwright.app.fleet.registry import registered_cluster
-from meshwright.app.planning.large_bodies import LargeBody, ReadBody, read_large_body
-from meshwright.app.planning.service import fingerprint_of, resolved_in_fleet
-from meshwright.app.plans.keyed import keyed_request
-from meshwright.app.settings import Settings
+from meshwright.app.base.errors import DocumentError, MalformedError, StoreError
+from meshwright.app.base.settings import Settings
+from meshwright.app.requests.digests import keyed_request
+from meshwright.app.service.large_bodies import LargeBody, ReadBody, read_large_body
+from meshwright.app.service.planning import fingerprint_of, resolved_in_fleet
+from meshwright.app.store.engine import open_engine, writing
+from meshwright.app.store.fleet import RegisteredKind, RegisteredRepository, registered_cluster
+from meshwright.app.store.migrate import upgrade
 from tests.support.requests_given import resolved, training
 
 LIMIT_S = 600

@@ -8,9 +8,9 @@ import gc
 
 import pytest
 
-from meshwright.app.errors import BusyError, RateLimitedError
-from meshwright.app.http.long_work import BODIES_OF_A_TENANT, LongWork
-from meshwright.app.logs import logged_id, logging_for
+from meshwright.app.base.errors import BusyError, RateLimitedError
+from meshwright.app.base.logs import logged_id, logging_for
+from meshwright.app.edge.long_work import BODIES_OF_A_TENANT, LongWork
 
 
 def test_log_lines_of_a_piece_of_work_have_the_id_of_its_caller() -> None:

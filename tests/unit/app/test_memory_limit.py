@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from meshwright.app.memory_limit import MEASURED_EVERY_S, MemoryLimit, resident_bytes, said_of_memory
-from meshwright.app.solving import SearchLimits, solve_here
+from meshwright.app.base.solving import MEASURED_EVERY_S, MemoryLimit, SearchLimits, resident_bytes, said_of_memory, solve_here
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.search import DEFAULT_MEMORY_LIMIT_BYTES, Search
 from tests.support.requests_given import resolved, training

@@ -7,10 +7,8 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from meshwright.app.errors import DocumentError
-from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
-from meshwright.app.requests.units import quantity_of_field
-from meshwright.app.text.quantities import (
+from meshwright.app.base.errors import DocumentError
+from meshwright.app.base.figures import (
     BANDWIDTH,
     COMPUTE,
     DURATION,
@@ -22,6 +20,7 @@ from meshwright.app.text.quantities import (
     read_count,
     read_quantity,
 )
+from meshwright.app.requests.resolve import NoFiles, quantity_of_field, request_document, resolve_request
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.request import Slo

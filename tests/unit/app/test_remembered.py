@@ -10,18 +10,16 @@ from unittest.mock import create_autospec
 import pytest
 from sqlalchemy import Engine, event
 
-from meshwright.app.db.engine import open_engine, writing
-from meshwright.app.db.migrate import upgrade
-from meshwright.app.errors import KeyReusedError
-from meshwright.app.fleet.registered_repository import RegisteredKind, RegisteredRepository
-from meshwright.app.fleet.registry import registered_cluster
-from meshwright.app.jobs.queue import JobQueue
-from meshwright.app.planning.service import Call, PlanService, Submission, Wanted
-from meshwright.app.plans import digest
-from meshwright.app.plans.remembered import RememberedTexts
-from meshwright.app.plans.repository import PlanRepository
-from meshwright.app.security.principal import Principal, Scope
-from meshwright.app.settings import Settings
+from meshwright.app.base.errors import KeyReusedError
+from meshwright.app.base.settings import Settings
+from meshwright.app.requests import digests as digest
+from meshwright.app.service.engine import JobQueue
+from meshwright.app.service.planning import Call, PlanService, Submission, Wanted
+from meshwright.app.store.engine import open_engine, writing
+from meshwright.app.store.fleet import RegisteredKind, RegisteredRepository, registered_cluster
+from meshwright.app.store.migrate import upgrade
+from meshwright.app.store.plans import PlanRepository, RememberedTexts
+from meshwright.app.store.principal import Principal, Scope
 from tests.integration.test_db import numbered
 from tests.support.requests_given import training
 

@@ -10,20 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
-from meshwright.app.cli.pages.stages import folded
-from meshwright.app.text.bars import bar
-from meshwright.app.text.certificate import certificate_in_words
-from meshwright.app.text.figures import axes, band, gib, number_range, percent, ranks_of, seconds, significant, spread
-from meshwright.app.text.load import load_in_words
+from meshwright.app.base.figures import axes, band, bar, gib, number_range, percent, ranks_of, seconds, significant, spread
+from meshwright.app.base.plan_words import certificate_in_words, load_in_words
+from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, folded, print_plan
 from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
 from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, WorkerKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import ReplicaPool, ReplicaShares
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Band, Certificate, Predicted, Status
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan
+from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan
 from meshwright.solver.problem.choices import Launcher, Objective
 from meshwright.solver.problem.request import PlanRequest, Slo
 from tests.support.fakes import feasible_plan, infeasible_plan, stage_memory

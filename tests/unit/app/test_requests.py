@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.errors import DocumentError
+from meshwright.app.base.errors import DocumentError
 from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH, MAX_TRACE
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.app.requests.workloads import read_counts, read_trace
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.model.weight_format import WeightFormat
-from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingWorkload

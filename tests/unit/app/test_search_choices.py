@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.errors import DocumentError
+from meshwright.app.base.errors import DocumentError
 from meshwright.app.requests.limits import MAX_CHOICES, check_request
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.serving.engine_profile import ServingEngine

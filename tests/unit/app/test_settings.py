@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.logs import JsonFormatter, TextFormatter, logging_for, start_logging
-from meshwright.app.settings import Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
+from meshwright.app.base.logs import JsonFormatter, TextFormatter, logging_for, start_logging
+from meshwright.app.base.settings import Auth, LogFormat, LogLevel, SettingError, Settings, default_database_path, read_settings
 from meshwright.costmodels.units import MIB
 
 

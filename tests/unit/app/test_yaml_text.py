@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 from hypothesis import example, given, settings
 
-from meshwright.app.quoting import yaml_text
+from meshwright.app.base.quoting import yaml_text
 from tests.attacks.names import COMMAND, names
 from tests.attacks.runner import check_lines
 

@@ -18,8 +18,8 @@ if find_spec("torch") is None:
 import meshwright
 from benchmarks.gpu_truth import cases
 from benchmarks.gpu_truth.isolated import Ended, Runner, Status, Step, Tell
-from meshwright.app.measuring.documents import read_calibration_document
-from meshwright.app.measuring.sample_files import read_samples
+from meshwright.app.evidence.measuring.sample_files import read_samples
+from meshwright.app.requests.calibrations import read_calibration_document
 
 CPU = "cpu"
 

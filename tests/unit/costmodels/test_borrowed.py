@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 import pytest
 
 from benchmarks.borrowed_calibrations import KINDS, measure
-from meshwright.costmodels.calibration.borrowed import (
+from meshwright.costmodels.calibration.calibration import calibration_key
+from meshwright.costmodels.calibration.kernel_file import (
     ACROSS_GENERATIONS,
     ATTENTION_SHARE,
     MATRIX_SHARE,
@@ -19,7 +20,6 @@ from meshwright.costmodels.calibration.borrowed import (
     key_of_device,
     nearest_measured,
 )
-from meshwright.costmodels.calibration.calibration import calibration_key
 from meshwright.costmodels.calibration.kernels import KernelKind, VectorKernel
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import ClusterError

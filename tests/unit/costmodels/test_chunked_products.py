@@ -9,16 +9,18 @@ from hypothesis import strategies as st
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topology
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.implementation import TensorOverlap
-from meshwright.costmodels.network.chunked_products import (
+from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.overlap import (
     CHUNKERS,
+    MEASURED_INTERFERENCE,
     Chunking,
+    Interference,
+    Stream,
     added_s,
     adding_up_s,
     chunking,
     travelling_chunk_s,
 )
-from meshwright.costmodels.network.collectives import Collective, collective_s
-from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Interference, Stream
 
 NODE = node_type("dgx-h100")
 TOPOLOGY = group_topology(Cluster((NodeGroup("a", NODE, 1),)), n=8, stride=1)

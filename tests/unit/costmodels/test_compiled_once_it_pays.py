@@ -10,10 +10,11 @@ import pytest
 
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration
 from meshwright.costmodels.compiling import CompiledOnceItPays, compiled_once_it_pays
-from meshwright.costmodels.curves import attention, gemm, interpolation
+from meshwright.costmodels.curves import attention, gemm
+from meshwright.costmodels.curves import gemm as interpolation
 from meshwright.costmodels.curves.gemm import Silicon
 from meshwright.costmodels.units import DType
-from meshwright.solver.stages import layer_kernels
+from meshwright.solver.stages import layers as layer_kernels
 
 H100 = Silicon(peak_flops=989.4e12, memory_bytes_per_s=3.352e12, element_bytes=2.0)
 GENERATOR = np.random.default_rng(7)

@@ -8,7 +8,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGr
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, forward_flops
-from meshwright.costmodels.network.context_parallel import head_exchange_s, ring_s, sizes_after_exchange
+from meshwright.costmodels.network.scan_over_ranks import head_exchange_s, ring_s, sizes_after_exchange
 from meshwright.costmodels.units import DType
 
 Q, K, V, OUT = (Tensor(name, ("batch", "seq", heads, "head_dim")) for name, heads in

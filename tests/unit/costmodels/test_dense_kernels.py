@@ -6,9 +6,8 @@ import pytest
 
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.kernels.dense_kernels import convolution_products_s, product_s, unaligned_attention_s
-from meshwright.costmodels.kernels.operator_time import operator_time
-from meshwright.costmodels.kernels.sustained import sustained_matmul_s
+from meshwright.costmodels.kernels.compute import sustained_matmul_s
+from meshwright.costmodels.kernels.operator_time import convolution_products_s, operator_time, product_s, unaligned_attention_s
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, forward_flops, product_shape
 from meshwright.costmodels.units import DType
 

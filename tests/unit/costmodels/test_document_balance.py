@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.costmodels.model.document_balance import PackedAttention, SharedWork, pack_moments, slowest_over_mean
-from meshwright.costmodels.model.documents import DocumentLengths, PackedDocuments, pairs_of
+from meshwright.costmodels.model.documents import (
+    DocumentLengths,
+    PackedAttention,
+    PackedDocuments,
+    SharedWork,
+    pack_moments,
+    pairs_of,
+    slowest_over_mean,
+)
 from meshwright.costmodels.model.operators import AttentionMask
 from tests.support.packing import simulated_packs
 

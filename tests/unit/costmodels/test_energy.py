@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
+from meshwright.costmodels.cluster.rank_runs import BusyTime, device_energy_j
 from meshwright.costmodels.hardware import device
 
 H100 = device("h100")

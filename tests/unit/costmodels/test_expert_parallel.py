@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.costmodels.model.expert_parallel import expert_region
+from meshwright.app.models.huggingface import read_huggingface_config
+from meshwright.costmodels.model.experts import expert_region
 from meshwright.costmodels.model.operators import parameters
 from meshwright.solver.problem.graph import Block
 

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.model.expert_routing import (
-    BALANCED,
-    BalancedRouting,
-    HistogramRouting,
-    PowerLawRouting,
-    expert_placement,
-)
+from meshwright.costmodels.model.experts import BALANCED, BalancedRouting, HistogramRouting, PowerLawRouting, expert_placement
 
 TOKENS = np.array([1.0, 4.0, 16.0, 64.0, 1024.0])
 

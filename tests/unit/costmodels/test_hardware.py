@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from benchmarks import hardware_page
 from meshwright.costmodels import hardware
-from meshwright.costmodels.calibration.borrowed import borrowed_source, nearest_measured
 from meshwright.costmodels.calibration.calibration import calibration_key
+from meshwright.costmodels.calibration.kernel_file import borrowed_source, nearest_measured
 from meshwright.costmodels.cluster.cluster import Device, Link
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.units import GIB, DType

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
 from meshwright.costmodels.hardware import device, node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.split_dims import RankGrid, divides, leaves_partial_sums, local_sizes
-from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
 from meshwright.costmodels.serving.memory import CacheBytes, block_memory

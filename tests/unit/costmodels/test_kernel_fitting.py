@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_calibration, read_fitted, write_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError, VectorKernel
 from meshwright.costmodels.curves.attention import decodes_s, prefills_s
-from meshwright.costmodels.curves.gemm import GemmCurve, Silicon, gemms_s
-from meshwright.costmodels.curves.interpolation import bilinear, stencil, trilinear
+from meshwright.costmodels.curves.gemm import GemmCurve, Silicon, bilinear, gemms_s, stencil, trilinear
 from meshwright.costmodels.fitting.kernels import fit_decode, fit_gemm, fit_memory, fit_prefill
 from meshwright.costmodels.units import DType
 

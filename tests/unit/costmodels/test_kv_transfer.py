@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.serving.kv_transfer import WorkerPlace, kv_transfer
+from meshwright.costmodels.serving.memory import WorkerPlace, kv_transfer
 
 NODE = node_type("dgx-h100")
 GROUP = NodeGroup("a", NODE, 4)

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from meshwright.costmodels.fitting.latencies import LatencyPoint, fitted_outside_s, fitted_spreads, learned_latency
+from meshwright.costmodels.fitting.calibration import LatencyPoint, fitted_outside_s, fitted_spreads, learned_latency
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.serving.latency_law import (

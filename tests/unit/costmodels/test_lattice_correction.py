@@ -7,8 +7,7 @@ import pytest
 
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_fitted, write_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
-from meshwright.costmodels.curves.gemm import Silicon, gemms_s
-from meshwright.costmodels.curves.lattice_correction import Floats, fit_lattice
+from meshwright.costmodels.curves.gemm import Floats, Silicon, fit_lattice, gemms_s
 from meshwright.costmodels.units import DType
 
 AXIS = 2.0 ** np.arange(4, 12)

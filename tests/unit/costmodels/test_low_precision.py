@@ -6,9 +6,9 @@ import pytest
 
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.hardware import device
+from meshwright.costmodels.kernels.compute import sustained_matmul_s, sustained_memory_s
 from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
-from meshwright.costmodels.kernels.sustained import sustained_matmul_s, sustained_memory_s
-from meshwright.costmodels.model.low_precision import MatmulRecipe
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.units import DType
 

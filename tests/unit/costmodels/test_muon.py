@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.kernels.compute import matmul_s
-from meshwright.costmodels.kernels.muon import NEWTON_SCHULZ_STEPS, matrices_of, orthogonalization_s
+from meshwright.costmodels.kernels.compute import NEWTON_SCHULZ_STEPS, matmul_s, matrices_of, orthogonalization_s
 from meshwright.costmodels.model.operators import OperatorKind, parameters
 from meshwright.costmodels.units import DType
 

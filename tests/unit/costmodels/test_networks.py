@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.measuring.fabric import fit_measurements
+from meshwright.app.evidence.measuring.fabric import fit_measurements
 from meshwright.costmodels.calibration.calibration import Calibration, calibrations_in_force
 from meshwright.costmodels.calibration.collectives import Collective
 from meshwright.costmodels.calibration.networks import check_fabric_calibration, network_calibration, network_kinds

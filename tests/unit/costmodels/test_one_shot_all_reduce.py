@@ -7,7 +7,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topo
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.costmodels.serving.one_shot_all_reduce import serving_all_reduce_s
+from meshwright.costmodels.serving.operators import serving_all_reduce_s
 
 CLUSTER = Cluster((NodeGroup("a", node_type("dgx-h100"), 2),))
 

@@ -19,11 +19,11 @@ from meshwright.costmodels.pipeline import (
     Schedule,
     Sends,
     bubble_s,
-    build,
     one_f_one_b_step_s,
     peak_in_flight,
     simulate,
 )
+from meshwright.costmodels.pipeline.placement import build
 
 ENOUGH = 4  # micro-batches a rank: every schedule reaches its steady state
 SIZES = [2, 4, 6, 8]

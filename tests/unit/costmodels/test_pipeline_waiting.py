@@ -13,7 +13,6 @@ from meshwright.costmodels.pipeline import (
     PassKind,
     PassShares,
     Schedule,
-    build,
     chunks_per_rank,
     fills,
     held_passes,
@@ -21,7 +20,8 @@ from meshwright.costmodels.pipeline import (
     simulate,
     waiting_ratio,
 )
-from meshwright.costmodels.pipeline.makespan import makespan_s
+from meshwright.costmodels.pipeline.closed_forms import makespan_s
+from meshwright.costmodels.pipeline.placement import build
 
 SHARES = [PassShares(1 / 3, 1 / 3, 1 / 3), PassShares(1 / 3, 0.4, 4 / 15), PassShares(0.25, 0.55, 0.2)]
 """Without attention; with a fifth of attention; the same with full recomputation."""

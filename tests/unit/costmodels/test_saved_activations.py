@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.memory.saved_activations import SavingRules, loss_transient_element_bytes, saved_element_bytes
+from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.implementation import LossKernels, Projections, ValueStorage, VectorKernels
-from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 

@@ -17,10 +17,10 @@ from meshwright.costmodels.pipeline import (
     Schedule,
     SendTiming,
     WholeSequences,
-    build,
     n_copies,
     positions_of_ranks,
 )
+from meshwright.costmodels.pipeline.placement import build
 
 P, M = 4, 16
 SCHEDULES = list(Schedule)

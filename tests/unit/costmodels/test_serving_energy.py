@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.hardware import device
-from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.queueing.analytic.capacity import Demand
-from meshwright.costmodels.serving.energy import mean_power_w, model_work
-from meshwright.costmodels.serving.precision import ServingPrecision
+from meshwright.costmodels.serving.engine_profile import ServingPrecision
+from meshwright.costmodels.serving.step_time import mean_power_w, model_work
 from meshwright.costmodels.units import DType
 
 H100 = device("h100")

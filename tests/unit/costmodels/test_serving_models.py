@@ -7,18 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.app.catalog import model
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.catalog import model
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.model.expert_routing import BALANCED, BalancedRouting, ExpertRouting, PowerLawRouting
+from meshwright.costmodels.model.experts import BALANCED, BalancedRouting, ExpertRouting, PowerLawRouting
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.split_dims import RankGrid, divides
-from meshwright.costmodels.model.weight_format import WeightFormat
-from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
-from meshwright.costmodels.serving.latent_attention import latent_cache, latent_prefill_s
+from meshwright.costmodels.serving.attention import latent_cache, latent_prefill_s
+from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM, Quantised, ServingPrecision
 from meshwright.costmodels.serving.memory import CacheBytes, block_memory
 from meshwright.costmodels.serving.operators import ServedOn, fused_products
-from meshwright.costmodels.serving.precision import Quantised, ServingPrecision
 from meshwright.costmodels.serving.stage_ranks import stage_ranks
 from meshwright.costmodels.serving.step_time import BlockTimes, TableRange, block_times
 from meshwright.costmodels.units import DType

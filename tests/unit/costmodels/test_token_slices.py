@@ -9,19 +9,19 @@ import pytest
 
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
+from meshwright.costmodels.model.dims import SliceShares, TokenSlice, slices_of
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, forward_flops
-from meshwright.costmodels.model.token_slice import SliceShares, TokenSlice, slices_of
 from meshwright.costmodels.pipeline import (
     TOKEN_SLICED,
     Durations,
     PassKind,
     Program,
     Schedule,
-    build,
     held_tokens,
     simulate,
     slices_waiting_ratio,
 )
+from meshwright.costmodels.pipeline.placement import build
 from meshwright.costmodels.units import DType
 
 PIPELINES = [(2, 1, 2), (3, 2, 5), (4, 3, 4), (4, 30, 8), (6, 40, 3), (8, 2, 8), (8, 50, 2)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.calibration.kernels import VectorKernel
 from meshwright.costmodels.hardware import device
-from meshwright.costmodels.kernels.attention_generations import attention_slowdown
-from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.kernels.operator_time import attention_slowdown, operator_time
 from meshwright.costmodels.kernels.vector_traffic import OperatorTraffic, vector_traffic
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.implementation import FlashAttention, Implementation, LossKernels, VectorKernels

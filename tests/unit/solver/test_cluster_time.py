@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.solving import predict_here, solve_here
+from meshwright.app.base.solving import predict_here, solve_here
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import RUN_CALIBRATION_SCHEMA, UNMEASURED_TIME
 from meshwright.costmodels.fitting.run_times import learned_time

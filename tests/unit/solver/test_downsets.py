@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.layer_dag import LayerDag, chain_dag, downsets, layer_dag
 from meshwright.solver.stages import memory_shortage, objective_s, partition_layers
-from meshwright.solver.stages.downsets import DagFigures, dag_shortage, partition_dag
+from meshwright.solver.training.search.partition import DagFigures, dag_shortage, partition_dag
 
 T5 = {"model_type": "t5", "num_layers": 3, "num_decoder_layers": 4}
 

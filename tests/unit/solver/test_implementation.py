@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from meshwright.app.errors import DocumentError
+from meshwright.app.base.errors import DocumentError
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.implementations.profile import implementation_profile, implementation_profiles

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from meshwright.solver.blocks.intra_op import IntraOpProblem, ReshardEdge, evaluate, frontier
+from meshwright.solver.blocks.sharding_problem import IntraOpProblem, ReshardEdge, evaluate, frontier
 
 Cost = tuple[float, ...]
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from meshwright.solver.answer.chosen import _usual_at
+from meshwright.solver.answer.arrangement import _usual_at
 from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, Lock, Part, Place, Published, Said, ledger_of
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.serving.forms.table import space_of

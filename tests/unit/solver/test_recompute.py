@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.implementation import SelectiveRecompute
 from meshwright.solver.blocks.recompute import kept_tensors, recomputable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.network.collectives import Collective, bytes_per_rank
 from meshwright.solver.blocks.tp_strategies import PARTIAL, REPLICATED, Spec, Strategy, conversion, sharded, strategies

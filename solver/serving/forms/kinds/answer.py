@@ -7,27 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_percentile
+from meshwright.costmodels.queueing.load import WeightedObservations, mixture_percentile
+from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
-from meshwright.costmodels.queueing.statistics import Percentile
 from meshwright.solver.answer.layouts import Kinds, WorkerKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
-from meshwright.solver.serving.promise.candidates import Measured
+from meshwright.solver.serving.promise.candidates import Measured, room_note
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import promised_of, with_latencies
 from meshwright.solver.serving.promise.question import Found
-from meshwright.solver.serving.promise.room import room_note
 from meshwright.solver.serving.promise.running import P95
-from meshwright.solver.serving.workers.answer import (
-    decode_point,
-    feasible_plan,
-    prompt_point,
-    replicas_of,
-)
+from meshwright.solver.serving.workers.answer import decode_point, feasible_plan, prompt_point, replicas_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_mean, mixture_percentile
+from meshwright.costmodels.queueing.load import WeightedObservations, mixture_mean, mixture_percentile
 from meshwright.solver.answer.layouts import Kinds, WorkerKind
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.forms.kinds.answer import token_parts

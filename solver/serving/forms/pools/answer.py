@@ -12,11 +12,10 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.engines.layouts import SPACE
 from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools
+from meshwright.solver.serving.promise.candidates import room_note
 from meshwright.solver.serving.promise.certificates import DRAFTED, UNITS, bounded_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
-from meshwright.solver.serving.promise.kept import KeptPlan, kept_plan
-from meshwright.solver.serving.promise.promised import promised_of, with_latencies
-from meshwright.solver.serving.promise.room import room_note
+from meshwright.solver.serving.promise.promised import KeptPlan, kept_plan, promised_of, with_latencies
 from meshwright.solver.serving.workers.answer import (
     axes_of,
     decode_point,

@@ -18,8 +18,15 @@ from itertools import product
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
-from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
-from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PlacedPools, PoolsSimulator, placed
+from meshwright.solver.serving.forms.pools.pools import (
+    MeasuredPools,
+    Phase,
+    PhaseKind,
+    PlacedPools,
+    PoolsSimulator,
+    phase,
+    placed,
+)
 from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import Question

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.cluster.cluster import Device, NodeGroup
-from meshwright.costmodels.cluster.energy import BusyTime, device_energy_j
+from meshwright.costmodels.cluster.rank_runs import BusyTime, device_energy_j
 from meshwright.solver.answer.layouts import Stagewise
 from meshwright.solver.answer.pipeline_plan import pipelines_of, placement_of
 from meshwright.solver.answer.plan import Plan
@@ -17,8 +17,7 @@ from meshwright.solver.training.costs.breakdown import rank_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from meshwright.solver.training.costs.stage_table import Sharding, StageTable
-from meshwright.solver.training.forms.stagewise.stage_sizes import Borders, laid_out, sized_request
-from meshwright.solver.training.forms.stagewise.stage_ways import stage_table
+from meshwright.solver.training.forms.stagewise.stage_sizes import Borders, laid_out, sized_request, stage_table
 from meshwright.solver.training.report.plan_report import decided_plan, operator_shardings
 from meshwright.solver.training.space.candidates import Candidate
 

@@ -20,9 +20,8 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.forms.joint_certificate import still_open
 from meshwright.solver.training.report.device_counts import require_whole_cluster
-from meshwright.solver.training.report.plan_report import feasible_plan
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
-from meshwright.solver.training.report.runners_up import MAX_RUNNERS_UP
+from meshwright.solver.training.report.equals import RANKING_NOISE
+from meshwright.solver.training.report.plan_report import MAX_RUNNERS_UP, feasible_plan
 from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.search_result import RELATIVE_TIE
 

@@ -25,13 +25,13 @@ from meshwright.solver.problem.choices import BatchShares, GroupOrder, Launcher,
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
+from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.compute_bound import compute_bound_s
 from meshwright.solver.training.costs.evaluate import evaluate_decision
-from meshwright.solver.training.forms.uniform.given_decision import decision_of
+from meshwright.solver.training.forms.uniform.prediction import decision_of
 from meshwright.solver.training.report.device_counts import UNITS
+from meshwright.solver.training.report.equals import RANKING_NOISE
 from meshwright.solver.training.report.plan_report import feasible_plan, space_text
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
 from meshwright.solver.training.search.best_first import decision_tables, search
 from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
 from meshwright.solver.training.space.candidates import families

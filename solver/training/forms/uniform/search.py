@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
 
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason, unfinished_search
-from meshwright.solver.control import OnProgress, Stop, part_of
+from meshwright.solver.control import OnProgress, SearchStopped, Stop, heed, part_of
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import Search
+from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.compute_bound import compute_bound_s
+from meshwright.solver.training.costs.evaluate import evaluate_decision
+from meshwright.solver.training.costs.stage_table import Sharding
 from meshwright.solver.training.forms.joint_certificate import UNFINISHED_REMEDIES
 from meshwright.solver.training.forms.uniform.device_orders import best_arrangement, other_arrangements
 from meshwright.solver.training.forms.uniform.launchable_inside import (
@@ -20,21 +26,16 @@ from meshwright.solver.training.forms.uniform.launchable_inside import (
     certified,
     launchable_inside,
 )
-from meshwright.solver.training.report.anytime import steps_of
+from meshwright.solver.training.report.device_counts import swept_plans
+from meshwright.solver.training.report.equals import RANKING_NOISE
 from meshwright.solver.training.report.plan_report import feasible_plan, infeasible_plan, memory_reason
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
-from meshwright.solver.training.report.slo import slo_limit_s, slo_reason
-from meshwright.solver.training.report.sweep import swept_plans
-from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.search.closest import closest_to_fitting
-from meshwright.solver.training.search.near import SHARE as NEAR_SHARE
-from meshwright.solver.training.search.near import best_near
-from meshwright.solver.training.search.partition import Shortfall
-from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult
-from meshwright.solver.training.space.adapters import refuse_adapters
-from meshwright.solver.training.space.candidates import Candidate
-from meshwright.solver.training.space.no_candidate import no_candidate
-from meshwright.solver.training.space.packed_documents import refuse_documents
+from meshwright.solver.training.report.slo import slo_limit_s, slo_reason, steps_of
+from meshwright.solver.training.search.best_first import expand, search
+from meshwright.solver.training.search.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
+from meshwright.solver.training.search.partition import Shortfall, cut, smallest_shortfall
+from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
+from meshwright.solver.training.space.adapters import refuse_adapters, refuse_documents
+from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.training.space.sliced_sequences import check_token_slices
 
 
@@ -124,3 +125,151 @@ def _unfinished_reason(result: SearchResult) -> Reason:
         looked_for="a plan that fits and meets the SLO",
         remedies=UNFINISHED_REMEDIES,
     )
+
+
+# The candidate of an infeasible request that comes closest to fitting.
+
+
+def closest_to_fitting(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
+    """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
+    waiting: list[tuple[float, int, Candidate, Sharding]] = []
+    try:
+        with costs.stopped_by(stop):
+            for family in families(request):
+                heed(stop)
+                for node in expand(family, costs):
+                    for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                        waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
+    except SearchStopped:
+        return None
+    heapq.heapify(waiting)
+    best: tuple[Candidate, Shortfall] | None = None
+    while waiting and not stop():
+        bound, _, candidate, sharding = heapq.heappop(waiting)
+        if best is not None and bound >= best[1].lacking_bytes:
+            break
+        tables = costs.stage_tables(candidate, sharding, costs.stage_kinds(candidate))
+        shortfall = smallest_shortfall(candidate, tables)
+        if best is None or shortfall.lacking_bytes < best[1].lacking_bytes:
+            best = (candidate, shortfall)
+    return best
+
+
+# Plans near a known one: the same degrees with other micro-batches, schedules, places of state and recompute modes.
+#
+# A search that begins with a launchable plan looks here first: best-first search opens what has the lowest bound, and on large
+# clusters comes to plans that fit only late.
+
+NEAR_SHARE = 1 / 8
+"""Share of the time left that may go to plans near a known one."""
+
+MAX_MEMBERS = 300
+"""Members near a known plan whose stages are cut, at most: about a second."""
+
+
+def best_near(request: TrainingRequest, costs: TrainingCosts, known: Solved, *, stop: Stop) -> Solved:
+    """The fastest of a known plan and those near it that were looked at; the known one where none is faster."""
+    mesh, best, n_solved = known.decision.candidate.mesh, known, 0
+    try:
+        with costs.stopped_by(stop):
+            waiting = _members_near(request, costs, known, stop)
+            while waiting and n_solved < MAX_MEMBERS and waiting[0][0] < best.value * (1 - RELATIVE_TIE):
+                heed(stop)
+                _, _, member = heapq.heappop(waiting)
+                n_solved += 1
+                decision = cut(member, costs)
+                if isinstance(decision, Shortfall):
+                    continue
+                cost = evaluate_decision(decision, member.tables)
+                if cost.fits and cost.step_time_s < best.value * (1 - RELATIVE_TIE):
+                    best = Solved(decision, cost, cost.step_time_s)
+    except SearchStopped:
+        pass
+    assert best.decision.candidate.mesh == mesh
+    return best
+
+
+def _members_near(request: TrainingRequest, costs: TrainingCosts, known: Solved, stop: Stop) -> list[tuple[float, int, Member]]:
+    """Members with a known plan's degrees that may fit and may be faster, as a heap by their bounds."""
+    mesh = known.decision.candidate.mesh
+    waiting: list[tuple[float, int, Member]] = []
+    for family in families(request):
+        if family.mesh != mesh:
+            continue
+        for choice in family.by_recompute():
+            bound_s = family_bound_s(choice, costs)
+            if bound_s is None or bound_s >= known.value:
+                continue
+            for node in expand(choice, costs):
+                heed(stop)
+                for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                    bound_s = member_bound_s(member)
+                    if bound_s < known.value and not math.isinf(bound_s) and least_shortfall_bytes(member) <= 0:
+                        waiting.append((bound_s, len(waiting), member))
+    heapq.heapify(waiting)
+    return waiting
+
+
+# Why a request has no candidate at all: its own restrictions leave none, or nothing divides.
+
+
+def no_candidate(request: TrainingRequest) -> Reason:
+    """The restrictions that leave nothing, with those whose lifting alone would do; else what does not divide."""
+    restricting = _restrictions(request.search)
+    if restricting and _has_candidates(request, lifted=restricting):
+        return _restricted_away(request, restricting)
+    return _undivided(request, restricting)
+
+
+def _restricted_away(request: TrainingRequest, restricting: Sequence[str]) -> Reason:
+    named = f"search.{', search.'.join(restricting)}"
+    enough = [f"search.{option}" for option in restricting if _has_candidates(request, lifted=(option,))]
+    message = f"{named} leave no candidate for {request.cluster.n_devices} devices, whatever memory and time it takes"
+    if len(restricting) == 1:
+        message = message.replace(" leave ", " leaves ")
+    elif enough:
+        message += f"; without {' or without '.join(enough)} there are some"
+    return Reason(
+        constraint="search.restrictions",
+        need=1.0,
+        have=0.0,
+        unit="candidates",
+        message=message,
+        remedies=tuple(f"lift {option}, or allow more values" for option in enough) or (f"lift several of {named}",),
+    )
+
+
+def _undivided(request: TrainingRequest, restricting: Sequence[str]) -> Reason:
+    workload, n_devices = request.workload, request.cluster.n_devices
+    message = (
+        f"no allowed split of {n_devices} devices into dp x tp x cp x pp divides the global batch of "
+        f"{workload.global_batch}, the sequence of {workload.seq_len} and the model's heads, feed-forward and vocabulary "
+        f"sizes evenly, with tp inside a node and at most {len(request.model.layers)} stages"
+    )
+    if workload.documents is not None:
+        message += "; ranks that share a sequence of packed documents exchange heads (ulysses), since rings share them unevenly"
+    if restricting:
+        message += f"; the request restricts search.{', search.'.join(restricting)}"
+    dp_limit = max((family.mesh.dp for family in families(request)), default=workload.global_batch)
+    return Reason(
+        constraint="divisibility",
+        need=float(n_devices),
+        have=float(min(dp_limit, n_devices - 1)),
+        unit="devices",
+        message=message,
+        remedies=(
+            "choose a global batch with more divisors, or a number of devices that divides it",
+            "lift restrictions in 'search', if there are any",
+        ),
+    )
+
+
+def _has_candidates(request: TrainingRequest, *, lifted: Sequence[str]) -> bool:
+    defaults: dict[str, Any] = {option.name: option.default for option in fields(Search) if option.name in lifted}
+    return next(families(replace(request, search=replace(request.search, **defaults))), None) is not None
+
+
+def _restrictions(search: Search) -> list[str]:
+    """Options of the search that name what is allowed."""
+    named = ((option, getattr(search, option.name)) for option in fields(search))
+    return [option.name for option, value in named if isinstance(value, tuple) and value != option.default]

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from meshwright.solver.answer.layouts import Kinds, WorkerKind
+from meshwright.solver.answer.layouts import Kinds, WorkerKind, Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength
-from meshwright.solver.verify.numbers import agrees, at_most
-from meshwright.solver.verify.rules.devices import devices_by_group
-from meshwright.solver.verify.rules.figures import band_violations
+from meshwright.solver.verify.rules import band_violations, devices_by_group
 from meshwright.solver.verify.serving.degrees import stage_ranks
 from meshwright.solver.verify.serving.forms.replicas import replica_violations
 from meshwright.solver.verify.serving.load import mean_lengths
-from meshwright.solver.verify.violation import Rule, Violation, placed_at
+from meshwright.solver.verify.violation import Rule, Violation, agrees, at_most, placed_at
 
 
 def violations(plan: Plan, layout: Kinds, request: ServingRequest) -> Iterator[Violation]:

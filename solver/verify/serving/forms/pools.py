@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.solver.answer.layouts import Pools
+from meshwright.solver.answer.layouts import Pools, Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.verify.numbers import at_most
-from meshwright.solver.verify.rules.devices import devices_by_group, peak_violations
-from meshwright.solver.verify.rules.figures import band_violations, cost_violations
-from meshwright.solver.verify.serving.cache import kv_bytes_per_token
-from meshwright.solver.verify.serving.degrees import restriction_violations, shared_prompt_violations, whole_prompt_violations
-from meshwright.solver.verify.serving.load import load_violations, mean_lengths
+from meshwright.solver.verify.rules import band_violations, cost_violations, devices_by_group, peak_violations
+from meshwright.solver.verify.serving.degrees import (
+    devices_of,
+    kv_bytes_per_token,
+    of_answers,
+    of_prompts,
+    restriction_violations,
+    shape_violations,
+    shared_prompt_violations,
+    whole_prompt_violations,
+)
+from meshwright.solver.verify.serving.load import load_violations, mean_lengths, power_violations, speculation_violations
 from meshwright.solver.verify.serving.memory import memory_violations
-from meshwright.solver.verify.serving.phases import of_answers, of_prompts
-from meshwright.solver.verify.serving.power import power_violations
-from meshwright.solver.verify.serving.shape import devices_of, shape_violations
-from meshwright.solver.verify.serving.speculation import speculation_violations
-from meshwright.solver.verify.violation import Rule, Violation, placed_at
+from meshwright.solver.verify.violation import Rule, Violation, at_most, placed_at
 
 _PREFILL = "plan.prefill"
 

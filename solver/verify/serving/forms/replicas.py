@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.solver.answer.layouts import Replicas
+from meshwright.solver.answer.layouts import Replicas, Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.answer.workers import Workers
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.verify.rules.devices import peak_violations
-from meshwright.solver.verify.rules.figures import band_violations, cost_violations
-from meshwright.solver.verify.serving.degrees import restriction_violations, shared_prompt_violations
-from meshwright.solver.verify.serving.load import load_violations
+from meshwright.solver.verify.rules import band_violations, cost_violations, peak_violations
+from meshwright.solver.verify.serving.degrees import restriction_violations, shape_violations, shared_prompt_violations
+from meshwright.solver.verify.serving.load import load_violations, power_violations, speculation_violations
 from meshwright.solver.verify.serving.memory import memory_violations
-from meshwright.solver.verify.serving.power import power_violations
-from meshwright.solver.verify.serving.shape import shape_violations
-from meshwright.solver.verify.serving.speculation import speculation_violations
 from meshwright.solver.verify.violation import Rule, Violation
 
 

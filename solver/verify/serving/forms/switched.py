@@ -6,27 +6,32 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.solver.answer.axes import Axes
-from meshwright.solver.answer.layouts import PromptPhase, Switched
+from meshwright.solver.answer.layouts import PromptPhase, Switched, Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.answer.stage import Stage
-from meshwright.solver.answer.workers import Workers
+from meshwright.solver.answer.stage import Axes, Stage
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, TraceArrivals
-from meshwright.solver.verify.numbers import at_most
-from meshwright.solver.verify.rules.devices import devices_by_group, peak_violations
-from meshwright.solver.verify.rules.figures import band_violations, cost_violations
-from meshwright.solver.verify.rules.parameters import Owned, Share, owned_parameters
-from meshwright.solver.verify.serving.cache import kv_bytes_per_token
-from meshwright.solver.verify.serving.degrees import restriction_violations, stage_ranks
-from meshwright.solver.verify.serving.load import law_of, load_violations, mean_lengths
+from meshwright.solver.verify.rules import (
+    Owned,
+    Share,
+    band_violations,
+    cost_violations,
+    devices_by_group,
+    owned_parameters,
+    peak_violations,
+)
+from meshwright.solver.verify.serving.degrees import (
+    kv_bytes_per_token,
+    of_prompts,
+    restriction_violations,
+    shape_violations,
+    stage_ranks,
+)
+from meshwright.solver.verify.serving.load import law_of, load_violations, mean_lengths, power_violations
 from meshwright.solver.verify.serving.memory import memory_violations, serving_share
-from meshwright.solver.verify.serving.phases import of_prompts
-from meshwright.solver.verify.serving.power import power_violations
-from meshwright.solver.verify.serving.shape import shape_violations
-from meshwright.solver.verify.violation import Rule, Violation, placed_at
+from meshwright.solver.verify.violation import Rule, Violation, at_most, placed_at
 
 _HERE = "plan.switched"
 

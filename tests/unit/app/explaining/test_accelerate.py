@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.explaining.explain import Asked, asked_of, explained, with_better
-from meshwright.app.explaining.explanation import Verdict
-from meshwright.app.explaining.launch_files import LaunchFiles
-from meshwright.app.explaining.question import Question
-from meshwright.app.explaining.reading import read_command
-from meshwright.app.explaining.stated import StatedTraining
-from meshwright.app.exporters import export
-from meshwright.app.exporters.launch import script
-from meshwright.app.launch_flags.flag import Standing
-from meshwright.app.ways_in.one_line import OneLine
+from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.launch import script
+from meshwright.app.launching.flags.flag import Standing
+from meshwright.app.requests.one_line import OneLine
+from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
+from meshwright.app.service.explaining.explanation import Verdict
+from meshwright.app.service.explaining.launch_files import LaunchFiles
+from meshwright.app.service.explaining.reading import read_command
+from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.memory.offload import Tier
+from meshwright.costmodels.memory.training_state import Tier
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.explaining.explain import Asked, asked_of, explained, with_better
-from meshwright.app.explaining.explanation import Explanation, Verdict
-from meshwright.app.explaining.launchers.pipeline_layout import layers_of_parts
-from meshwright.app.explaining.question import Question, question_of
-from meshwright.app.explaining.reading import read_command
-from meshwright.app.explaining.stated import StatedTraining
-from meshwright.app.exporters import export
-from meshwright.app.launch_flags.flag import Standing
-from meshwright.app.launch_flags.megatron_lm import MegatronFlags
-from meshwright.app.ways_in.one_line import OneLine
+from meshwright.app.launching.exporters import export
+from meshwright.app.launching.flags.flag import Standing
+from meshwright.app.launching.flags.megatron_lm import MegatronFlags
+from meshwright.app.requests.one_line import OneLine
+from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, question_of, with_better
+from meshwright.app.service.explaining.explanation import Explanation, Verdict
+from meshwright.app.service.explaining.launchers.megatron_lm import layers_of_parts
+from meshwright.app.service.explaining.reading import read_command
+from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.explaining.explain import asked_of
-from meshwright.app.explaining.launch_files import LaunchFiles
-from meshwright.app.explaining.stated import StatedServer, StatedTraining
-from meshwright.app.explaining.training_plan import broken_rules, microbatch_of, world_of
-from meshwright.app.launch_flags.flag import Standing
-from meshwright.app.launch_flags.serving import degrees
-from meshwright.app.ways_in.one_line import OneLine
+from meshwright.app.launching.flags.flag import Standing
+from meshwright.app.launching.flags.serving import degrees
+from meshwright.app.requests.one_line import OneLine
+from meshwright.app.service.explaining.explain import asked_of
+from meshwright.app.service.explaining.launch_files import LaunchFiles
+from meshwright.app.service.explaining.stated import StatedServer, StatedTraining
+from meshwright.app.service.explaining.training_plan import broken_rules, microbatch_of, world_of
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.solver.problem.request import ServingRequest, TrainingRequest
 from tests.unit.app.explaining.test_servers import resolve

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.explaining.explain import Asked, asked_of, explained, with_better
-from meshwright.app.explaining.explanation import Difference, Explanation, Verdict
-from meshwright.app.explaining.question import Question
-from meshwright.app.explaining.reading import read_command
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
+from meshwright.app.requests.one_line import OneLine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.app.ways_in.one_line import OneLine
+from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
+from meshwright.app.service.explaining.explanation import Difference, Explanation, Verdict
+from meshwright.app.service.explaining.reading import read_command
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType

@@ -7,18 +7,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright.app.catalog import model
-from meshwright.app.exporters import Export
+from meshwright.app.launching.exporters import Export
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph

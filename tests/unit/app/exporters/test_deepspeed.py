@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.exporters import export
-from meshwright.app.exporters.deepspeed import uniform_parts
+from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.deepspeed import uniform_parts
 from meshwright.costmodels.cluster.cluster import Nvme
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.memory.offload import Offload, Tier
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Offload, Optimizer, Tier
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app import exporters
+from meshwright.app.launching import exporters
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import ENGINES, LAUNCHERS, TRAINERS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.exporters import LAUNCHERS, Export, export
+from meshwright.app.launching.exporters import LAUNCHERS, Export, export
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.errors import ClusterError, ExportError
 from meshwright.costmodels.hardware import node_type

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.exporters import export
-from meshwright.app.plans.examples import SERVING_REQUEST, TRAINING_REQUEST
+from meshwright.app.launching.exporters import export
+from meshwright.app.requests.examples import SERVING_REQUEST, TRAINING_REQUEST
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.document import record_of
@@ -18,7 +18,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.verify import Rule, Subject, check
+from meshwright.solver.verify import Rule, Subject
+from meshwright.solver.verify.check import check
 from tests.support.requests_given import resolved
 from tests.unit.app.exporters.plans import serving, training
 from tests.unit.solver.verify.changes import at, changed

@@ -13,10 +13,9 @@ import pytest
 import yaml
 
 from benchmarks import launchable_plans
-from meshwright.app.exporters import Export, export
+from meshwright.app.launching.exporters import Export, export
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.memory.offload import Offload
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Offload, Optimizer
 from meshwright.costmodels.model.adapter import Adapter, AdapterTarget, BaseFormat
 from meshwright.costmodels.model.documents import DocumentLengths
 from meshwright.solver.answer.plan import Plan

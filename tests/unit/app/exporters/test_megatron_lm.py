@@ -6,20 +6,24 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
-from meshwright.app.exporters import export
-from meshwright.app.exporters.megatron_hyperparameters import hyperparameter_notes, hyperparameter_words
-from meshwright.app.exporters.megatron_lm import pipeline_layout, vocabulary_multiple
-from meshwright.app.exporters.shape import decoder_shape
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.megatron_lm import (
+    hyperparameter_notes,
+    hyperparameter_words,
+    pipeline_layout,
+    vocabulary_multiple,
+)
+from meshwright.app.launching.exporters.shape import decoder_shape
+from meshwright.app.models.catalog import model
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.app.requests.resolve import NoFiles, read_model
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
 from meshwright.costmodels.cluster.cluster import Nvme
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.memory.offload import Offload, Tier
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Offload, Optimizer, Tier
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.flat_plans import flat, with_fields

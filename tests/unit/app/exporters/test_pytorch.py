@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.torch_truth.training import planned, trained
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import DType

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.exporters.launch import launch
-from meshwright.app.exporters.schedulers import JobFile, Scheduler, job_file
-from meshwright.app.exporters.schedulers.accelerators import RAY, SKYPILOT, require_named
-from meshwright.app.exporters.schedulers.kubernetes import resource_of
+from meshwright.app.launching.exporters.launch import launch
+from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
+from meshwright.app.launching.exporters.schedulers.job import RAY, SKYPILOT, require_named
+from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.hardware import device

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.exporters import Export, export
-from meshwright.app.launch_flags.serving import degrees, launch_flags
+from meshwright.app.launching.exporters import Export, export
+from meshwright.app.launching.flags.serving import degrees, launch_flags
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation

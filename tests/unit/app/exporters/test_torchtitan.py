@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.exporters import export
-from meshwright.app.exporters.torchtitan import LLAMA3_405B, MODELS
+from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.torchtitan import LLAMA3_405B, MODELS
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.memory.offload import Offload
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Offload, Optimizer
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Recompute, TpOverlap

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.exporters import export
-from meshwright.app.exporters.vllm.server import memory_utilisation
+from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.vllm import memory_utilisation
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation

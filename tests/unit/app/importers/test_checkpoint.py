@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.catalog import model_document
-from meshwright.app.importers.checkpoint import CheckpointFormat, checkpoint_format
+from meshwright.app.models.catalog import model_document
+from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
 from meshwright.app.requests.files import FilesBeside
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.weight_format import WeightFormat
-from meshwright.costmodels.serving.precision import Quantised
+from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.request import WEIGHT_FORMATS
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.documents.text import (
+from meshwright.app.base.documents import (
     MAX_DEPTH,
     MAX_DOCUMENT_BYTES,
     MAX_INTEGER,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.importers.gguf import config_of_header, read_header
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.gguf import config_of_header, read_header
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.app.requests.files import FilesBeside
 from meshwright.costmodels.errors import ModelError
 

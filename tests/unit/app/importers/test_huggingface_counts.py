@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.catalog import model_names
-from meshwright.app.importers.huggingface import TEXT_MODELS, read_huggingface_config, supported_model_types
+from meshwright.app.models.catalog import model_names
+from meshwright.app.models.huggingface import TEXT_MODELS, read_huggingface_config, supported_model_types
 
 HERE = Path(__file__).parent
 GOLDEN: dict[str, dict[str, Any]] = json.loads((HERE / "golden_models.json").read_text(encoding="utf-8"))

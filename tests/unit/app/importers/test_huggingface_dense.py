@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.catalog import NOTES_FIELD, model, model_names
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.catalog import NOTES_FIELD, model, model_names
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Tensor, forward_flops
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import AttentionMask, forward_flops

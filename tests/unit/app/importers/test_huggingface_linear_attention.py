@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.importers.bodies.delta_net import CHUNK
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.bodies.mixers import CHUNK
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import forward_flops

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.catalog import model, model_names
-from meshwright.app.importers.huggingface import read_huggingface_config, supported_model_types
+from meshwright.app.models.catalog import model, model_names
+from meshwright.app.models.huggingface import read_huggingface_config, supported_model_types
 from meshwright.costmodels.errors import ModelError
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from meshwright.app.catalog import model, model_names
-from meshwright.app.documents.records import read_record
-from meshwright.app.documents.text import parse_document
+from meshwright.app.base.documents import parse_document
+from meshwright.app.base.records import read_record
+from meshwright.app.models.catalog import model, model_names
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.graph import ModelGraph
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.importers.traced.atoms import Atoms, axis_size, resolve
+from meshwright.app.models.traced.atoms import Atoms, axis_size, resolve
 
 SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=5)
 

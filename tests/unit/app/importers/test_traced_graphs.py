@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.errors import DocumentError
-from meshwright.app.importers.huggingface import read_huggingface_config
-from meshwright.app.importers.traced.model import BLOCK, read_traced_graph
+from meshwright.app.base.errors import DocumentError
+from meshwright.app.models.huggingface import read_huggingface_config
+from meshwright.app.models.traced.model import BLOCK, read_traced_graph
 from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import resolve_request
 from meshwright.costmodels.cluster.cluster import TIMED_ALONE
@@ -26,9 +26,8 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.sharding_problem.solve import Status
 from meshwright.solver.sharding_problem.work import WorkLimit
 from meshwright.solver.strategies.communication import communication
-from meshwright.solver.strategies.folding import Ties
 from meshwright.solver.strategies.graph_costs import GraphCosts
-from meshwright.solver.strategies.operator_graph import unfolded
+from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph
 from meshwright.solver.training.planner import plan_training
@@ -258,7 +257,7 @@ def test_loosened_ties_are_never_slower() -> None:
 def test_export_writes_the_traces_of_this_folder(name: str) -> None:
     pytest.importorskip("torch", reason="needs torch and transformers (pip install torch transformers)")
     pytest.importorskip("transformers", reason="needs transformers (pip install transformers)")
-    from meshwright.app.importers.traced.torch_export import traced_document
+    from meshwright.app.models.traced.torch_export import traced_document
 
     made = traced_document(program(name), name=name)
     assert {**made, "producer": ""} == {**document(name), "producer": ""}

@@ -113,7 +113,7 @@ def program(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    from meshwright.app.importers.traced.torch_export import write_traced_graph
+    from meshwright.app.models.traced.torch_export import write_traced_graph
 
     for model_name in (*CONFIGS, *DEEP):
         write_traced_graph(program(model_name), TRACES / f"{model_name}.json.gz")

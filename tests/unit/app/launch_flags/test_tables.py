@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from meshwright.app.launch_flags.flag import FlagTable, GivenFlag, Standing, words_of
-from meshwright.app.launch_flags.serving import TABLES, Degrees, LaunchFlags, degrees, launch_flags
+from meshwright.app.launching.flags.flag import FlagTable, GivenFlag, Standing, words_of
+from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags, degrees, launch_flags
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshwright.app.pictures.rank_map import MOST_DEVICES, map_drawing
-from meshwright.app.pictures.seats import groups_of, places_of_ranks, seats
+from meshwright.app.pictures.rank_map import MOST_DEVICES, groups_of, map_drawing, places_of_ranks, seats
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from tests.attacks.planned import REQUESTS, SERVED, TRAINED, planned

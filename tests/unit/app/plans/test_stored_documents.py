@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from meshwright.app.plans.documents import plan_document, read_plan
+from meshwright.app.requests.plan_documents import plan_document, read_plan
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.document import plan_of, record_of
 from meshwright.solver.answer.layouts import ServingLayout, TrainingLayout

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.errors import DocumentError
-from meshwright.app.runs.document import FIGURES_OF, MeasuredRun, RunOutcome, figure_names, read_run, run_digest, run_document
-from meshwright.app.runs.logs.table import READERS, run_of_log
-from meshwright.app.runs.logs.writers import LogWriter
-from meshwright.app.runs.service import observation
+from meshwright.app.base.errors import DocumentError
+from meshwright.app.evidence.logs.table import READERS, run_of_log
+from meshwright.app.evidence.logs.writers import LogWriter
+from meshwright.app.service.runs import observation
+from meshwright.app.store.runs import FIGURES_OF, MeasuredRun, RunOutcome, figure_names, read_run, run_digest, run_document
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.layouts import Replicas

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from meshwright.app.validation.rows import COLUMNS, MeasuredRun, Run, read_measured_runs
-from meshwright.app.validation.sources import sources_of
+from meshwright.app.evidence.training.rows import COLUMNS, MeasuredRun, Run, read_measured_runs
+from meshwright.app.evidence.training.sources import sources_of
 
 LLAMA_8B = {
     "source_id": "ours",

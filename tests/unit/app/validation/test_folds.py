@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.app.validation.constants import Constant, Constants, silicon_name
-from meshwright.app.validation.fitting import fit_constants, refit
-from meshwright.app.validation.fold_document import fold_tables, folds_document
-from meshwright.app.validation.folds import assigned_folds, folded_report, group_of
-from meshwright.app.validation.prediction import predict_run
-from meshwright.app.validation.rows import MeasuredRun, read_measured_runs
+from meshwright.app.evidence.training.fitting import fit_constants, refit
+from meshwright.app.evidence.training.folds import assigned_folds, fold_tables, folded_report, folds_document, group_of
+from meshwright.app.evidence.training.prediction import Constant, Constants, predict_run, silicon_name
+from meshwright.app.evidence.training.rows import MeasuredRun, read_measured_runs
 from meshwright.costmodels.hardware import device
 from tests.support.command_line import Cli
 from tests.unit.app.validation.tables import write_table
@@ -103,7 +101,7 @@ def test_folds_from_the_command_line(cli: Cli) -> None:
 
 
 def test_serving_tables_have_no_folds(cli: Cli) -> None:
-    from meshwright.app.validation.serving.rows import COLUMNS
+    from meshwright.app.evidence.serving.rows import COLUMNS
 
     table = cli.folder / "s.csv"
     with table.open("w", newline="") as file:

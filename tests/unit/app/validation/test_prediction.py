@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.clusters import cluster_of
-from meshwright.app.validation.models import model_graph
-from meshwright.app.validation.plans import given_plan
-from meshwright.app.validation.prediction import costed_run, launchers_spans, predict_run
-from meshwright.app.validation.sources import Source
-from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.clusters import cluster_of
+from meshwright.app.evidence.training.models import model_graph
+from meshwright.app.evidence.training.plans import given_plan
+from meshwright.app.evidence.training.prediction import costed_run, launchers_spans, predict_run
+from meshwright.app.evidence.training.sources import Source
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import AttentionKernels, Dropout, GradientReduction, ScanKernels
-from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.units import DType
 from meshwright.solver.api import solve

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.prediction import costed_run
-from meshwright.app.validation.rows import read_measured_runs
-from meshwright.app.validation.sources import NO_SOURCES, Source, Sources
-from meshwright.app.validation.stated.columns import COLUMNS, RESULT_COLUMNS, STATED_COLUMNS
-from meshwright.app.validation.stated.row_rules import NOTHING_STATED, RowRule
+from meshwright.app.evidence.training.cells import COLUMNS, RESULT_COLUMNS, STATED_COLUMNS
+from meshwright.app.evidence.training.prediction import costed_run
+from meshwright.app.evidence.training.rows import read_measured_runs
+from meshwright.app.evidence.training.sources import NO_SOURCES, Source, Sources
+from meshwright.app.evidence.training.stated import NOTHING_STATED, RowRule
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.implementation import (
     AttentionKernels,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.rows import COLUMNS, RunStatus, read_measured_runs
+from meshwright.app.evidence.training.rows import COLUMNS, RunStatus, read_measured_runs
 from meshwright.costmodels.errors import InvalidInputError
 from tests.unit.app.validation.tables import measured, write_table
 

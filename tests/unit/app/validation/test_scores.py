@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.validation.markdown import report_scatter, report_tables, worst_first
-from meshwright.app.validation.prediction import Prediction
-from meshwright.app.validation.report import report_document, report_of, validate
-from meshwright.app.validation.scatter import Series, scatter_svg
-from meshwright.app.validation.scores import ScoredRun, errors, regret, score_source, spearman
+from benchmarks.accuracy_tables import Series, report_scatter, report_tables, scatter_svg, worst_first
+from meshwright.app.evidence.training.prediction import Prediction
+from meshwright.app.evidence.training.report import report_document, report_of, validate
+from meshwright.app.evidence.training.scores import ScoredRun, errors, regret, score_source, spearman
 from tests.unit.app.validation.tables import measured, write_table
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from meshwright.app.validation.prediction import predict_run
-from meshwright.app.validation.rows import COLUMNS, read_measured_runs
-from meshwright.app.validation.sources import NO_SOURCES, UNKNOWN, sources_of
+from meshwright.app.evidence.training.prediction import predict_run
+from meshwright.app.evidence.training.rows import COLUMNS, read_measured_runs
+from meshwright.app.evidence.training.sources import NO_SOURCES, UNKNOWN, sources_of
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.implementations.profile import implementation_profiles
 from meshwright.solver.problem.choices import Launcher

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from meshwright.app.requests.cluster_words import LONGEST, cluster_of_words
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
-from meshwright.app.ways_in.cluster_words import LONGEST, cluster_of_words
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
 from meshwright.costmodels.hardware import devices, devices_by_name, node_types, node_types_by_name

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from meshwright.app.base.solving import solve_here
+from meshwright.app.requests.named_plans import names_of, request_of_name
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.app.solving import solve_here
-from meshwright.app.ways_in.named_plans import names_of, request_of_name
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.space.candidate_names import summary
+from meshwright.solver.training.space.candidates import summary
 from tests.attacks.planned import SERVED, TRAINED
 from tests.support.planned_documents import answered
 

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.cli.line_options import LineOptions
-from meshwright.app.documents.text import parse_document
+from meshwright.app.base.documents import parse_document
+from meshwright.app.cli.options import LineOptions
 from meshwright.app.requests.files import given_request
+from meshwright.app.requests.model_words import CONFIG, cached_config, is_model_id
+from meshwright.app.requests.one_line import OneLine, Task, request_yaml
 from meshwright.app.requests.resolve import request_document
-from meshwright.app.ways_in.hub_cache import CONFIG, cached_config, is_model_id
-from meshwright.app.ways_in.one_line import OneLine, Task
-from meshwright.app.ways_in.request_text import request_yaml
 from tests.support.command_line import Cli
 from tests.support.requests_given import tiny_graph
 

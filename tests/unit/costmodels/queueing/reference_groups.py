@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits
+from meshwright.costmodels.queueing.step_times import GroupTimes
 from tests.unit.costmodels.queueing.reference_engine import ReferenceEngine
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s, mean_least_work_s
-from meshwright.costmodels.queueing.analytic.unloaded import first_token_s, token_s
+from meshwright.costmodels.queueing.analytic.step_curves import first_token_s, token_s
 from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
 from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Window, simulate, simulate_closed_loop
 from meshwright.costmodels.queueing.step_times import StepTimes

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s
-from meshwright.costmodels.queueing.group_times import IN_TURN, Dealing, GroupTimes, convex_below
 from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
 from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer, Pool, simulate_prefill
 from meshwright.costmodels.queueing.simulation.replica import (
@@ -22,7 +21,7 @@ from meshwright.costmodels.queueing.simulation.replica import (
     simulate,
     simulate_closed_loop,
 )
-from meshwright.costmodels.queueing.step_times import StepTimes
+from meshwright.costmodels.queueing.step_times import IN_TURN, Dealing, GroupTimes, StepTimes, convex_below
 from tests.unit.costmodels.queueing.reference_groups import ReferenceGroups
 from tests.unit.costmodels.queueing.tables import linear_times
 

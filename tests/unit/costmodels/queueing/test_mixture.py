@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright.costmodels.queueing.mixture import WeightedObservations, mixture_mean, mixture_percentile
-from meshwright.costmodels.queueing.statistics import percentile
+from meshwright.costmodels.queueing.load import WeightedObservations, mixture_mean, mixture_percentile
+from meshwright.costmodels.queueing.results import percentile
 
 
 def parts(seed: int, n: int = 2000) -> list[WeightedObservations]:

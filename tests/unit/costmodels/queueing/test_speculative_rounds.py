@@ -13,8 +13,7 @@ from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.queueing.analytic.capacity import demand_of, least_work_s
 from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, poisson_stream
 from meshwright.costmodels.queueing.simulation.replica import Admission, BatchLimits, Window, simulate, simulate_closed_loop
-from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation, drawn_rounds
-from meshwright.costmodels.serving.speculative_steps import speculative_times
+from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation, drawn_rounds, speculative_times
 from tests.unit.costmodels.queueing.reference_engine import ReferenceEngine
 from tests.unit.costmodels.queueing.tables import linear_times
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.results import percentile, share_error
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, simulate
-from meshwright.costmodels.queueing.statistics import percentile, share_error
 from tests.unit.costmodels.queueing.tables import linear_times
 
 

@@ -7,8 +7,9 @@ import pytest
 from meshwright.solver.serving import explain
 from meshwright.solver.serving.forms.pools import pools
 from meshwright.solver.serving.forms.switched import evaluation as switched_evaluation
-from meshwright.solver.serving.forms.switched import given as given_switched
-from meshwright.solver.serving.promise import evaluation, one_layout
+from meshwright.solver.serving.forms.switched import form as given_switched
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise import evaluation as one_layout
 from meshwright.solver.serving.workers import simulation
 
 

@@ -7,21 +7,20 @@ import math
 from collections.abc import Iterator
 
 from meshwright.costmodels.serving.latency_law import latency_law
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import prefill_layouts, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools.phases import Phase, PhaseKind, phase
-from meshwright.solver.serving.forms.pools.pools import PlacedPools, PoolsSimulator, placed
+from meshwright.solver.serving.forms.pools.pools import Phase, PhaseKind, PlacedPools, PoolsSimulator, phase, placed
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
 from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
-from meshwright.solver.serving.promise.energy import energy_per_token_j
+from meshwright.solver.serving.promise.certificates import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.workers.answer import axes_of

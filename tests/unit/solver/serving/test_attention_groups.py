@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.costmodels.queueing.group_times import GroupTimes
 from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, simulate
+from meshwright.costmodels.queueing.step_times import GroupTimes
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search

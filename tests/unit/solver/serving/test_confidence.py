@@ -14,7 +14,8 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.promise.promised import promised_of
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 from tests.unit.solver.serving.requests import serving_request
 

@@ -19,10 +19,11 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.explain import explain_layouts
-from meshwright.solver.serving.promise.energy import energy_per_token_j, least_energy_per_token_j
+from meshwright.solver.serving.promise.certificates import energy_per_token_j, least_energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.unit.solver.serving.enumeration import best_objective
 from tests.unit.solver.serving.requests import cluster, serving_request
 from tests.unit.solver.verify.changes import changed

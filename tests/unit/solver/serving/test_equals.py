@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.text.equals import equals_in_words
-from meshwright.app.ways_in.named_plans import request_of_name
+from meshwright.app.base.plan_words import equals_in_words
+from meshwright.app.requests.named_plans import request_of_name
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
@@ -15,8 +15,8 @@ from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
-from meshwright.solver.serving.equals import MOST_TO_TRY, WITHIN, equal_plans
-from meshwright.solver.serving.promise.kept import KeptPlan
+from meshwright.solver.serving.planning import MOST_TO_TRY, WITHIN, equal_plans
+from meshwright.solver.serving.promise.promised import KeptPlan
 from tests.unit.solver.serving.requests import cluster, serving_request
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")

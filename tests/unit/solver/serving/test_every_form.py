@@ -10,16 +10,17 @@ from typing import get_args
 import pytest
 from rich.console import Console
 
-from meshwright.app.cli.pages.serving_layout import serving_parts
-from meshwright.app.exporters import LAUNCHERS, export
-from meshwright.app.plans.documents import plan_document, read_plan
+from meshwright.app.cli.pages.plan_page import serving_parts
+from meshwright.app.launching.exporters import LAUNCHERS, export
 from meshwright.app.regression.locked_plan import structure_of
+from meshwright.app.requests.plan_documents import plan_document, read_plan
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.layouts import OfWorkers, ServingLayout
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.serving import predict_serving, simulate_serving
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.unit.solver.serving.test_layout_of import planned, request_of
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.exporters import export
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.launching.exporters import export
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.model.expert_routing import BalancedRouting
-from meshwright.costmodels.model.weight_format import WeightFormat
+from meshwright.costmodels.model.experts import BalancedRouting
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
@@ -21,8 +21,9 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
-from meshwright.solver.serving.promise import one_layout
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.serving.promise import evaluation as one_layout
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat
 from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters.plans import flags

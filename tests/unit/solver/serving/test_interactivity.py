@@ -23,8 +23,8 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
-from meshwright.solver.serving.workers.interactivity import undominated
-from meshwright.solver.verify import check
+from meshwright.solver.serving.workers.goodput import undominated
+from meshwright.solver.verify.check import check
 from meshwright.solver.verify.violation import Rule
 from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.requests import cluster, serving_request

@@ -20,8 +20,9 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.explain import Excluded
-from meshwright.solver.serving.forms.kinds.asked import kind_requests, weighted_turns
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.serving.forms.kinds.given import kind_requests, weighted_turns
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.support.serving_layouts import kinds_of, replicas_of
 from tests.unit.solver.serving.kinds_enumeration import best_of_two_kinds, better
@@ -92,7 +93,8 @@ def mixed() -> tuple[ServingRequest, Plan]:
     request = asked()
     with pytest.MonkeyPatch.context() as patch:
         from meshwright.solver.serving.forms.pools import pools
-        from meshwright.solver.serving.promise import evaluation, one_layout
+        from meshwright.solver.serving.promise import evaluation
+        from meshwright.solver.serving.promise import evaluation as one_layout
         from meshwright.solver.serving.workers import simulation
 
         for module in (evaluation, pools, simulation):

@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.model.expert_routing import HistogramRouting, PowerLawRouting
+from meshwright.costmodels.model.experts import HistogramRouting, PowerLawRouting
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.split_dims import RankGrid
-from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.search import Search
-from meshwright.solver.serving.engines.engine_rules import holds_copies, require_routable, runs, served_shape
-from meshwright.solver.serving.engines.layouts import Layout, layouts, pipeline_stages
+from meshwright.solver.serving.engines.layouts import (
+    Layout,
+    holds_copies,
+    layouts,
+    pipeline_stages,
+    require_routable,
+    runs,
+    served_shape,
+)
 from tests.unit.solver.serving.requests import cluster, serving_request
 
 

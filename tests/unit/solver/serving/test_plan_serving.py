@@ -20,7 +20,7 @@ from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import replicas_of
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
 from tests.unit.solver.serving.requests import cluster, serving_request

@@ -23,7 +23,8 @@ from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.forms.pools.pools import placed
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import with_fields
 from tests.support.serving_layouts import pools_of
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest

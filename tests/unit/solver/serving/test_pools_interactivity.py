@@ -23,11 +23,12 @@ from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools import planning as pools_planning
-from meshwright.solver.serving.forms.pools.interactivity import pools_points
+from meshwright.solver.serving.forms.pools.planning import pools_points
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.unit.solver.serving.requests import serving_request
 
 BOTH = Search(

@@ -15,10 +15,11 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import PoissonArrivals, RateInterval, ScheduleArrivals
 from meshwright.solver.serving import plan_serving
-from meshwright.solver.serving.forms.kinds.asked import kind_requests
+from meshwright.solver.serving.forms.kinds.given import kind_requests
 from meshwright.solver.serving.promise.question import measurements
 from meshwright.solver.serving.workers.given import given_candidate
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import replicas_of
 from tests.unit.solver.serving.requests import serving_request
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.queueing.simulation.replica import Scheduling
@@ -21,11 +21,11 @@ from meshwright.solver.problem.request import ServingRequest, Slo
 from meshwright.solver.problem.search import Search
 from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
-from meshwright.solver.serving.engines.engine_rules import ServedShape, runs
-from meshwright.solver.serving.engines.layouts import Tokens, layouts, prefill_layouts, worker_layouts
-from meshwright.solver.serving.promise import one_layout
+from meshwright.solver.serving.engines.layouts import ServedShape, Tokens, layouts, prefill_layouts, runs, worker_layouts
+from meshwright.solver.serving.promise import evaluation as one_layout
 from meshwright.solver.serving.promise.candidates import Candidate
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import pools_of, replicas_of
 from tests.unit.solver.serving.enumeration import best_objective
 from tests.unit.solver.serving.requests import cluster, serving_request

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError, WorkloadError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.solver.answer.plan import Plan
@@ -23,7 +23,8 @@ from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.simulating import simulate_serving
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import replicas_of
 from tests.unit.costmodels.test_serving_models import MAMBA
 from tests.unit.solver.serving.requests import serving_request

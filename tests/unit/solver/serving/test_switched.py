@@ -10,10 +10,10 @@ from functools import cache
 import pytest
 from rich.console import Console
 
+from meshwright.app.base.figures import axes
 from meshwright.app.cli.pages.plan_page import NextStep, print_plan
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
 from meshwright.app.regression.locked_plan import structure_of
-from meshwright.app.text.figures import axes
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
@@ -34,7 +34,8 @@ from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.explain import Excluded
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine
 from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import switched_of
 from tests.unit.solver.serving.enumeration import best_objective, switching
 from tests.unit.solver.serving.requests import cluster, serving_request

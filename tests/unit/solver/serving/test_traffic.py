@@ -31,7 +31,7 @@ from meshwright.solver.serving.engines.traffic import Share, Traffic
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat
 from tests.support.serving_layouts import replicas_of
 from tests.unit.solver.serving.enumeration import best_objective

@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.solver.sharding_problem import reductions
 from meshwright.solver.sharding_problem.problem import ShardingProblem, problem_from_lists
-from meshwright.solver.sharding_problem.time_points import tighten_memory
+from meshwright.solver.sharding_problem.reductions import tighten_memory
 from meshwright.solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
 from tests.unit.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
 

@@ -8,9 +8,8 @@ import numpy as np
 
 from meshwright.solver.sharding_problem.core import Core, core_of
 from meshwright.solver.sharding_problem.elimination import eliminate
-from meshwright.solver.sharding_problem.local_moves import repair
+from meshwright.solver.sharding_problem.local_moves import TreeMoves, repair
 from meshwright.solver.sharding_problem.problem import problem_from_lists
-from meshwright.solver.sharding_problem.tree_moves import TreeMoves
 from meshwright.solver.sharding_problem.working_graph import WorkingGraph
 from tests.unit.solver.sharding_problem.random_problems import random_problem
 

@@ -13,9 +13,8 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.communication import Sent, communication
 from meshwright.solver.strategies.contraction import dim_context
 from meshwright.solver.strategies.device_mesh import DeviceMesh, device_mesh
-from meshwright.solver.strategies.folding import Ties
 from meshwright.solver.strategies.graph_costs import Choice, GraphCosts
-from meshwright.solver.strategies.operator_graph import GraphEdge, GraphNode, OperatorGraph
+from meshwright.solver.strategies.operator_graph import GraphEdge, GraphNode, OperatorGraph, Ties
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.traffic import Phase
 

@@ -6,9 +6,8 @@ import pytest
 
 from meshwright.costmodels.memory.training_state import state_bytes_per_parameter
 from meshwright.costmodels.model.dims import BATCH, SEQ
-from meshwright.solver.strategies.folding import Ties
-from meshwright.solver.strategies.graph_costs import GraphCosts
-from meshwright.solver.strategies.memory import Kind, live_ranges
+from meshwright.solver.strategies.graph_costs import GraphCosts, Kind, live_ranges
+from meshwright.solver.strategies.operator_graph import Ties
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.traffic import StateSplit
 from tests.unit.solver.strategies.meshes import activation, elementwise, forced, graph_of, matmul, mesh_of

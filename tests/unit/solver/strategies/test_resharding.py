@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from meshwright.costmodels.network.collectives import Collective
-from meshwright.solver.strategies.device_mesh import DeviceMesh
-from meshwright.solver.strategies.layout import Layout, TensorShape, layouts
+from meshwright.solver.strategies.device_mesh import DeviceMesh, Layout, TensorShape, layouts
 from meshwright.solver.strategies.resharding import Resharding, Transfer, TransferTimes
 from tests.unit.solver.strategies.meshes import mesh_of
 

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.app import catalog
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models import catalog
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, Tensor, Weight
 from meshwright.solver.sharding_problem.solve import Status
 from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
 from meshwright.solver.strategies.device_mesh import DeviceMesh
-from meshwright.solver.strategies.folding import Ties, fold
 from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, best_storages
-from meshwright.solver.strategies.operator_graph import OperatorGraph, one_block, unfolded
+from meshwright.solver.strategies.operator_graph import OperatorGraph, Ties, fold, one_block, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph, step_ns
 from tests.unit.solver.strategies.meshes import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, forward_flops, parameters
 from meshwright.solver.blocks.tp_strategies import Strategy, strategies

@@ -14,11 +14,10 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Weight
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload

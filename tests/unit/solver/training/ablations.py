@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwright.costmodels.memory.offload import Tier
+from meshwright.costmodels.memory.training_state import Tier
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
 from meshwright.solver.problem.choices import (
     BatchShares,

@@ -6,8 +6,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshwright.costmodels.memory.offload import Offload, Tier
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Offload, Optimizer, Tier
 from meshwright.solver.problem.choices import Gradients, Space
 from meshwright.solver.problem.request import TrainingRequest
 

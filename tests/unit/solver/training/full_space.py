@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.pipeline import Schedule

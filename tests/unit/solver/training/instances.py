@@ -8,9 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, NodeType, Nvme
-from meshwright.costmodels.memory.offload import Tier
-from meshwright.costmodels.memory.training_state import Optimizer, framework_overhead_bytes
-from meshwright.costmodels.model.expert_routing import PowerLawRouting
+from meshwright.costmodels.memory.training_state import Optimizer, Tier, framework_overhead_bytes
+from meshwright.costmodels.model.experts import PowerLawRouting
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule

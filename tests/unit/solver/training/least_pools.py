@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.solver.problem.choices import BatchShares, GroupOrder
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.forms.by_group.parts import group_exchange_s
+from meshwright.solver.training.forms.by_group.search import group_exchange_s
 from tests.unit.solver.training.least_step import Least, least_step
 
 

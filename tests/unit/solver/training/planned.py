@@ -6,7 +6,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 
 
 def planned(asked: TrainingRequest) -> Plan:

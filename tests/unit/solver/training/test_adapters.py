@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.catalog import model
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
@@ -26,7 +26,8 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.switching.switch import switch_bytes
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.report.changes import training_changes
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.planned import planned
 

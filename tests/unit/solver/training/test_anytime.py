@@ -6,10 +6,10 @@ import pytest
 
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.compute_bound import compute_bound_s
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.training.report.anytime import NeverWorse, steps_of
+from meshwright.solver.training.report.slo import NeverWorse, steps_of
 from meshwright.solver.training.search.best_first import search
 from tests.unit.solver.training.instances import random_request
 

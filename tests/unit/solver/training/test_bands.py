@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
-from meshwright.costmodels.calibration.borrowed import borrowed_name
+from meshwright.app.models.catalog import model
+from meshwright.costmodels.calibration.kernel_file import borrowed_name
 from meshwright.costmodels.calibration.networks import network_calibration
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, SustainedRates
 from meshwright.costmodels.hardware import node_type
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.predicted import TimeBreakdown
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
-from meshwright.solver.training.report.bands import step_time_bands
-from meshwright.solver.training.report.between_nodes import unmeasured_wait_s
-from meshwright.solver.training.report.whole_steps import (
+from meshwright.solver.training.report.bands import (
     ASSUMED_FRAMEWORK,
     KNOWN_FRAMEWORK,
     StepErrorModel,
     has_untold_rates,
+    step_time_bands,
     step_traits,
 )
+from meshwright.solver.training.report.device_counts import unmeasured_wait_s
 
 PP, DP = RankOrder.PP_OUTERMOST, RankOrder.DP_OUTERMOST
 PARTS = TimeBreakdown(

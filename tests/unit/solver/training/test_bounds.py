@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-from meshwright.costmodels.memory.offload import Offload
+from meshwright.costmodels.memory.training_state import Offload
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.aims import LeastEnergy, LeastStepTime
+from meshwright.solver.training.search.best_first import expand
 from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, least_shortfall_bytes
-from meshwright.solver.training.search.expansion import expand
 from meshwright.solver.training.search.partition import smallest_shortfall
 from meshwright.solver.training.space.candidates import Family, families
 from meshwright.solver.training.space.meshes import Mesh

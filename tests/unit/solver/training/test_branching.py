@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.app import catalog
+from meshwright.app.models import catalog
 from meshwright.app.requests.files import read_request
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError
@@ -29,7 +29,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, StageSpan, evaluate_decision
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.candidates import Candidate
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated
 from tests.unit.solver.training.full_space import encoder_decoder

@@ -13,10 +13,9 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
 from meshwright.solver.training.costs.stage_table import Sharding
+from meshwright.solver.training.search.aims import Pending
+from meshwright.solver.training.search.best_first import Bundling, expand, member_of
 from meshwright.solver.training.search.bounds import Member
-from meshwright.solver.training.search.bundles import Bundling
-from meshwright.solver.training.search.entries import Pending
-from meshwright.solver.training.search.expansion import expand, member_of
 from meshwright.solver.training.search.partition import Shortfall, partition_stages
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, families
 from tests.unit.solver.training.full_space import full_request

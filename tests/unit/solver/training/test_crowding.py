@@ -13,7 +13,7 @@ from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.training.search.crowding import crowded_candidates
+from meshwright.solver.training.search.best_first import crowded_candidates
 from meshwright.solver.training.search.partition import Shortfall, partition_stages
 from meshwright.solver.training.space.candidates import Candidate, families
 from tests.unit.solver.training.instances import random_request

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.catalog import model
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
+from meshwright.app.models.catalog import model
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError, WorkloadError
@@ -26,7 +26,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.training.space.meshes import meshes
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from meshwright.solver.verify.documents import least_slowest
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.planned import planned

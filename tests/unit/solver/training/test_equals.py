@@ -7,22 +7,19 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from meshwright.app.text.equals import equals_in_words
+from meshwright.app.base.plan_words import equals_in_words
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import Slo, TrainingRequest
-from meshwright.solver.training.costs.breakdown import time_breakdown
+from meshwright.solver.training.costs.breakdown import step_energy_j, time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import step_energy_j
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
 from meshwright.solver.training.forms.joint_certificate import instead_of
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.training.report.equals import MOST_TO_TRY, energy_of, equal_plans
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE, RankingNoise
+from meshwright.solver.training.report.equals import MOST_TO_TRY, RANKING_NOISE, RankingNoise, energy_of, equal_plans
 from meshwright.solver.training.search.aims import LeastEnergy
-from meshwright.solver.training.search.best_first import decision_tables, search
+from meshwright.solver.training.search.best_first import decision_tables, expand, search
 from meshwright.solver.training.search.bounds import Member
-from meshwright.solver.training.search.expansion import expand
 from meshwright.solver.training.search.partition import Shortfall, partition_stages
 from meshwright.solver.training.search.search_result import SearchResult
 from meshwright.solver.training.space.candidates import families

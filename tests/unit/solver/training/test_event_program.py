@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import TIMED_ALONE, Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.pipeline import Durations, Schedule, Sends, build, simulate
+from meshwright.costmodels.pipeline import Durations, Schedule, Sends, simulate
+from meshwright.costmodels.pipeline.placement import build
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.implementation import StatedImplementation

@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.pipeline import Schedule
-from meshwright.solver.answer.chosen import chosen, usual
+from meshwright.solver.answer.arrangement import chosen, usual
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choice import TRAINING, Launched, Said
@@ -19,7 +19,7 @@ from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.support.opened_choices import opened
 from tests.unit.solver.training.instances import memory_request, sliced_request
 from tests.unit.solver.training.layered import layered_request

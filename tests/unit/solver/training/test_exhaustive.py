@@ -8,7 +8,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.every_plan import every_fitting_plan

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.importers.huggingface import read_huggingface_config
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.model.expert_routing import HistogramRouting, PowerLawRouting
+from meshwright.costmodels.model.experts import HistogramRouting, PowerLawRouting
 from meshwright.costmodels.network.collectives import Collective, collective_s
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
@@ -23,7 +23,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 
 LAYERS, HIDDEN, FFN, EXPERTS, TOP_K, SEQ_LEN = 4, 1024, 2048, 16, 2, 2048

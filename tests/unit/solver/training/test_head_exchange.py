@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.hardware import node_type
@@ -15,7 +15,8 @@ from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import predict_training
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.planned import planned
 

@@ -6,19 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.kernels.compute import launch_s
+from meshwright.costmodels.kernels.compute import launch_s, sustained_launch_s
 from meshwright.costmodels.kernels.host_work import HostWork, host_work
-from meshwright.costmodels.kernels.sustained import sustained_launch_s
 from meshwright.costmodels.model.implementation import Dropout, HostPath, Implementation, VectorKernels
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.implementation import without_fused_attention
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.problem.unfused_attention import without_fused_attention
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.host import host_time, launches, step_host_s
 from meshwright.solver.training.planner import plan_training

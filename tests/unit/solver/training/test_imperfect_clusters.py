@@ -19,7 +19,8 @@ from meshwright.solver.switching import switch_bytes
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.meshes import meshes
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Schedule
@@ -22,11 +22,11 @@ from meshwright.solver.training.forms.uniform.launchable_inside import (
     launchable_part,
     simple_parts,
 )
+from meshwright.solver.training.forms.uniform.search import best_near
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.search.near import best_near
 from meshwright.solver.training.search.search_result import SearchResult, Solved
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.unit.solver.training.instances import random_request
 
 SEEDS = [seed for seed in range(40) if random_request(seed).search.space is Space.FREE][:8]

@@ -6,20 +6,16 @@ from dataclasses import fields, replace
 
 import pytest
 
-from meshwright.costmodels.memory.offload import NOTHING_OFFLOADED, Offload
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.report.equals import equal_plans
-from meshwright.solver.training.report.ranking_noise import RANKING_NOISE
+from meshwright.solver.training.report.equals import RANKING_NOISE, equal_plans, mechanisms
 from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.space.candidate_names import summary
-from meshwright.solver.training.space.candidates import Candidate, families
-from meshwright.solver.training.space.mechanisms import mechanisms
+from meshwright.solver.training.space.candidates import Candidate, families, summary
 from meshwright.solver.training.space.schedules import PLAIN
 from tests.unit.solver.training.instances import random_request
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, Nvme
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.memory.offload import HOST_ADAM_PARAMETERS_PER_S, Offload, Tier, host_update_s
+from meshwright.costmodels.memory.training_state import HOST_ADAM_PARAMETERS_PER_S, Offload, Tier, host_update_s
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
@@ -20,7 +20,8 @@ from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.ablations import ablations
 from tests.unit.solver.training.instances import varied_request

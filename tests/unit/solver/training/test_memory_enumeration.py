@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.memory.offload import Offload
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Offload, Optimizer
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.ablations import memory_ablations
 from tests.unit.solver.training.enumerated import enumerated

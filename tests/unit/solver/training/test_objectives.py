@@ -13,9 +13,10 @@ from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.choices import FrontierScope, Objective, Space
 from meshwright.solver.problem.request import Slo, TrainingRequest
+from meshwright.solver.training.costs.breakdown import step_energy_j
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.energy import step_energy_j
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.unit.solver.training.every_plan import Priced, every_fitting_plan
 from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.training.planned import planned

@@ -12,7 +12,7 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.space.meshes import meshes
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat
 from tests.unit.solver.training.instances import random_request
 

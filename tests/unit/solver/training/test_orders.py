@@ -15,7 +15,8 @@ from meshwright.solver.problem.choices import GroupOrder, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.switching import switch_bytes
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import random_request
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, Link, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.pipeline import Schedule
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Objective, Recompute, Space, TpOverlap
 from meshwright.solver.problem.request import Slo, TrainingRequest, TrainingWorkload
@@ -26,7 +26,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.training.space.implementation import implementation_of
-from meshwright.solver.verify import Rule, SpaceRules, check
+from meshwright.solver.verify import Rule, SpaceRules
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import random_request
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.memory.offload import Offload
-from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.memory.training_state import Offload, Optimizer
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import ignore_progress, never_stop
@@ -20,7 +19,8 @@ from meshwright.solver.training.costs.part_borders import even_cuts
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.training.space.presets import PRESETS
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.support.opened_choices import opened
 from tests.unit.solver.training.instances import random_request

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
-from meshwright.app.validation.prediction import launchers_spans
+from meshwright.app.evidence.training.prediction import launchers_spans
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.low_precision import MatmulRecipe, SavedFormat
+from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
 from meshwright.solver.blocks.tp_strategies import REPLICATED
@@ -25,7 +25,7 @@ from meshwright.solver.training.report.plan_report import decided_plan
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 
 WORKLOAD = TrainingWorkload(
     "training",

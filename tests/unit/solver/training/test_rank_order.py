@@ -21,7 +21,8 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.training.space.meshes import Mesh
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request

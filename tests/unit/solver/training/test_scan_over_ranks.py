@@ -14,7 +14,8 @@ from meshwright.solver.problem.graph import BlockRun, ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import attention_block, embedding_block, head_block, mixer_block
 from tests.unit.solver.training.planned import planned

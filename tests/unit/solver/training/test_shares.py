@@ -25,7 +25,8 @@ from meshwright.solver.training.forms.by_group.search import part_sequences
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, partition_stages
 from meshwright.solver.training.space.candidates import families
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request

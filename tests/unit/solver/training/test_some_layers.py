@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.exporters import export
+from meshwright.app.launching.exporters import export
 from meshwright.costmodels.errors import ExportError, PlanFileError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.choices import Launcher, Recompute, Space, System
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import predict_training
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.layered import layered_request, piped_request

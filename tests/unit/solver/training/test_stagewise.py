@@ -21,7 +21,8 @@ from meshwright.solver.switching import switch_bytes
 from meshwright.solver.training.explain import explain
 from meshwright.solver.training.forms.stagewise.stage_sizes import laid_out, stage_sizes
 from meshwright.solver.training.planner import predict_training
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request

@@ -13,7 +13,7 @@ from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.solver.blocks.mesh import HybridGroups, stage_topology
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.request import TrainingWorkload
-from meshwright.solver.training.costs.state_sync import SharedParameters, state_sync, sync_after_backward
+from meshwright.solver.training.costs.state_memory import SharedParameters, state_sync, sync_after_backward
 
 PARAMETERS = 3e8
 WORKLOAD = TrainingWorkload("training", global_batch=8, seq_len=4096)

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.app.plans.examples import INFEASIBLE_REQUEST
+from meshwright.app.requests.examples import INFEASIBLE_REQUEST
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import Stop, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Improvements, Objective
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
-from meshwright.solver.request_changes import Change
-from meshwright.solver.suggestions import LEAST_GAIN, Work, solved_suggestions, surer_suggestions
+from meshwright.solver.suggestions import LEAST_GAIN, Change, Work, solved_suggestions, surer_suggestions
 from meshwright.solver.training.report.changes import SAFE, is_tight, training_changes
 from tests.support.fakes import infeasible_plan
 from tests.unit.solver.training.full_space import larger

@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import group_topology
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import GatedProducts, Implementation, TensorOverlap
-from meshwright.costmodels.model.low_precision import MatmulRecipe
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.blocks.intra_op import evaluate, frontier
-from meshwright.solver.blocks.memory import chunk_buffer_bytes
+from meshwright.solver.blocks.recompute import chunk_buffer_bytes
 from meshwright.solver.blocks.setting import BlockSetting
-from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem
+from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem, evaluate, frontier
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, sharded
 from meshwright.solver.problem.choices import Launcher, Space, StageDegrees, System, TpOverlap
 from meshwright.solver.problem.search import Search

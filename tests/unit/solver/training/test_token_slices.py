@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from meshwright.app.catalog import model
-from meshwright.app.exporters.launchable import require_launchable
+from meshwright.app.launching.exporters.launchable import require_launchable
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.pipeline import TOKEN_SLICED, Durations, PassKind, Schedule, build, simulate
+from meshwright.costmodels.pipeline import TOKEN_SLICED, Durations, PassKind, Schedule, simulate
+from meshwright.costmodels.pipeline.placement import build
 from meshwright.costmodels.pipeline.program import Slot
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
@@ -25,10 +26,10 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.stages.longest import objective_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.forms.uniform.given_decision import decision_of
+from meshwright.solver.training.forms.uniform.prediction import decision_of
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.sliced_sequences import balanced_tiles
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from meshwright.solver.verify.violation import Rule
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated

@@ -16,7 +16,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.forms.by_group.search import best_by_group
 from meshwright.solver.training.forms.stagewise.search import best_stagewise
 from meshwright.solver.training.forms.uniform.device_orders import best_arrangement, other_arrangements
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from tests.unit.solver.training.planned import planned
 from tests.unit.solver.training.test_shares import unequal_requests
 from tests.unit.solver.training.test_stagewise import stagewise_requests

@@ -19,7 +19,8 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.switching.pieces import stored_pieces
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.training.space.meshes import meshes
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import attention_block, embedding_block, expert_block, head_block
 from tests.unit.solver.training.planned import planned

@@ -21,14 +21,13 @@ from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGro
 from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.reason import Reason
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.implementation import StatedImplementation

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Backward, Schedule, SendTiming, n_copies
 from meshwright.solver.training.space.schedules import Pipelining
-from meshwright.solver.verify.training.event_programs import schedule_reading
+from meshwright.solver.verify.training.schedule import schedule_reading
 
 
 @pytest.mark.parametrize("schedule", list(Schedule))

@@ -6,18 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.catalog import model
+from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.model.expert_routing import (
-    BALANCED,
-    ExpertRouting,
-    HistogramRouting,
-    PowerLawRouting,
-    expert_placement,
-)
+from meshwright.costmodels.model.experts import BALANCED, ExpertRouting, HistogramRouting, PowerLawRouting, expert_placement
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
-from meshwright.solver.verify.training.experts import fullest_share
+from meshwright.solver.verify.training.mixers import fullest_share
 
 HALVES = (3.0, 1.0, 0.0, 0.0)
 

@@ -11,17 +11,17 @@ import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
-from meshwright.solver.answer.stage import DeviceRange, Microbatch
+from meshwright.solver.answer.stage import Axes, DeviceRange, Microbatch
 from meshwright.solver.api import predict
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.verify import Rule, SpaceRules, check
+from meshwright.solver.verify import Rule, SpaceRules
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import memory_request, random_request, sliced_request
 from tests.unit.solver.training.test_shares import unequal_requests

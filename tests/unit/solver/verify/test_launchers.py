@@ -8,17 +8,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.split_dims import RankGrid, divides
-from meshwright.costmodels.model.weight_format import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.serving.engines.engine_rules import runs, served_shape
+from meshwright.solver.serving.engines.layouts import runs, served_shape
 from meshwright.solver.training.space.candidates import families
-from meshwright.solver.verify import Rule, SpaceRules, check
+from meshwright.solver.verify import Rule, SpaceRules
+from meshwright.solver.verify.check import check
 from tests.unit.app.exporters.plans import serving, training
 
 DEGREES = st.sampled_from((1, 2, 4))

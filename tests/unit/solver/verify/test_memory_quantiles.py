@@ -14,7 +14,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.verify import check
+from meshwright.solver.verify.check import check
 from meshwright.solver.verify.violation import Rule
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.test_implementation import request_of

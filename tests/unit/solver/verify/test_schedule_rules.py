@@ -12,7 +12,8 @@ from meshwright.solver.answer.stage import LayerSpan
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import training_plan, training_request

@@ -12,7 +12,8 @@ from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import PlanRequest, ServingWorkload, Slo
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, LognormalLength, PoissonArrivals, PrefixCache
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import cluster, model, serving_plan, serving_request

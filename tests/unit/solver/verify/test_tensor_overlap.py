@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Launcher, Space, System, TpOverlap
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from meshwright.solver.verify.launchers import Layers
-from meshwright.solver.verify.training.kept_formats import form_bytes, layers_of
-from meshwright.solver.verify.training.tensor_overlap import overlap_violations
+from meshwright.solver.verify.training.sharding import overlap_violations
+from meshwright.solver.verify.training.stage_bytes import form_bytes, layers_of
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import changed
 from tests.unit.solver.verify.plans import model, training_plan, training_request

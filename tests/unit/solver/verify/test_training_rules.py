@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.axes import Axes
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, Status
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Microbatch, OperatorSharding
+from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.verify import Rule, check
+from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import at, changed
 from tests.unit.solver.verify.plans import (

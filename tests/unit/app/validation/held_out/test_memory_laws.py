@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.app.validation.constants import Constants
-from meshwright.app.validation.held_out.memory_laws import ToldMemory, fitted_laws, laws_without, log_memory, told_memory
-from meshwright.app.validation.prediction import predict_run
-from meshwright.app.validation.rows import read_measured_runs
-from meshwright.app.validation.sources import MemoryCount, MemoryRank, Source, Sources
+from benchmarks.held_out.memory_laws import ToldMemory, fitted_laws, laws_without, log_memory, told_memory
+from meshwright.app.evidence.training.prediction import Constants, predict_run
+from meshwright.app.evidence.training.rows import read_measured_runs
+from meshwright.app.evidence.training.sources import MemoryCount, MemoryRank, Source, Sources
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
 from meshwright.solver.problem.implementation import StatedImplementation
 from tests.unit.app.validation.tables import write_table

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.constants import silicon_name
-from meshwright.app.validation.held_out.tables import error_model_cells
+from benchmarks.held_out.tables import error_model_cells
+from meshwright.app.evidence.training.prediction import silicon_name
 from meshwright.costmodels.cluster.cluster import TIMED_ALONE, UNTOLD_RATES, Device
 from meshwright.costmodels.hardware import device as device_named
 from meshwright.costmodels.hardware import devices
-from meshwright.solver.training.report.whole_steps import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
+from meshwright.solver.training.report.bands import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
 
 PAGE = Path(__file__).parents[5] / "docs" / "accuracy.md"
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.validation.held_out.leave_one_out import banded
-from meshwright.app.validation.held_out.step_errors import HeldOutStep, fit_step_errors, step_errors_without
-from meshwright.solver.training.report.whole_steps import StepTraits
+from benchmarks.held_out.leave_one_out import banded
+from benchmarks.held_out.step_errors import HeldOutStep, fit_step_errors, step_errors_without
+from meshwright.solver.training.report.bands import StepTraits
 
 PLAIN = StepTraits(small=0.0, communication=0.0, experts=0.0)
 MIXTURE = StepTraits(small=0.0, communication=0.0, experts=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from meshwright.app.validation.serving.rows import COLUMNS, OPTIONAL_COLUMNS, MeasuredPoint, read_measured_points
+from meshwright.app.evidence.serving.rows import COLUMNS, OPTIONAL_COLUMNS, MeasuredPoint, read_measured_points
 
 LLAMA_8B = {
     "source": "ours",

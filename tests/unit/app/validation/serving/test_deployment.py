@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.catalog import model_document
-from meshwright.app.validation.serving.degrees import Workers
-from meshwright.app.validation.serving.deployment import deployment
-from meshwright.app.validation.serving.drafts import Drafts
-from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import default_constants, replay
-from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.app.evidence.serving.degrees import Workers
+from meshwright.app.evidence.serving.deployment import Drafts, deployment
+from meshwright.app.evidence.serving.recipes import EngineName
+from meshwright.app.evidence.serving.replay import default_constants, replay
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.models.catalog import model_document
 from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point
 

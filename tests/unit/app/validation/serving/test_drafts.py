@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.serving.deployment import Deployment, deployment
-from meshwright.app.validation.serving.drafts import ACCEPTANCE
-from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import default_constants, replay
-from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.app.evidence.serving.deployment import ACCEPTANCE, Deployment, deployment
+from meshwright.app.evidence.serving.recipes import EngineName
+from meshwright.app.evidence.serving.replay import default_constants, replay
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
 from tests.unit.app.validation.serving.tables import point
 

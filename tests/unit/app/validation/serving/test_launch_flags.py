@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.launch_flags.serving import LaunchFlags
-from meshwright.app.validation.serving.degrees import Workers, flags_of
-from meshwright.app.validation.serving.deployment import deployment
-from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import default_constants, replay, simulated_engine
-from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.app.evidence.serving.degrees import Workers, flags_of
+from meshwright.app.evidence.serving.deployment import deployment
+from meshwright.app.evidence.serving.recipes import EngineName
+from meshwright.app.evidence.serving.replay import default_constants, replay, simulated_engine
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.launching.flags.serving import LaunchFlags
 from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point

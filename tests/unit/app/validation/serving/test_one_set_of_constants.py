@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.app.validation.serving.deployment import Deployment, deployment
-from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import PROFILES, default_constants, simulated_engine, with_host_time
+from meshwright.app.evidence.serving.deployment import Deployment, deployment
+from meshwright.app.evidence.serving.recipes import EngineName
+from meshwright.app.evidence.serving.replay import PROFILES, default_constants, simulated_engine, with_host_time
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.serving.latency_law import latency_law

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.serving.degrees import Workers
-from meshwright.app.validation.serving.deployment import deployment
-from meshwright.app.validation.serving.figures import Figures
-from meshwright.app.validation.serving.pool_recipes import NO_LIMITS, PoolLimits, published_limits
-from meshwright.app.validation.serving.recipes import EngineName, Load, Source
-from meshwright.app.validation.serving.replay import default_constants, replay
+from meshwright.app.evidence.serving.degrees import NO_LIMITS, PoolLimits, Workers, published_limits
+from meshwright.app.evidence.serving.deployment import deployment
+from meshwright.app.evidence.serving.figures import Figures
+from meshwright.app.evidence.serving.recipes import EngineName, Load, Source
+from meshwright.app.evidence.serving.replay import default_constants, replay
 from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point
 

@@ -6,15 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.validation.serving.recipes import (
-    EngineName,
-    Load,
-    Source,
-    held_steps,
-    kv_dtype,
-    scheduling,
-    step_tokens,
-)
+from meshwright.app.evidence.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, scheduling, step_tokens
 from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.units import DType
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshwright.app.validation.serving.deployment import deployment
-from meshwright.app.validation.serving.drafts import Drafts
-from meshwright.app.validation.serving.regimes import Regime, ServingLoad, regime, without_copies
-from meshwright.app.validation.serving.rows import Statistic
+from benchmarks.serving_regimes import Regime, ServingLoad, regime, without_copies
+from meshwright.app.evidence.serving.deployment import Drafts, deployment
+from meshwright.app.evidence.serving.rows import Statistic
 from tests.unit.app.validation.serving.tables import point, points
 
 

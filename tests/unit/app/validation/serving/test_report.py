@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.validation.serving.calibration import LEAST_ROWS, LeftOut, calibrate, figures
-from meshwright.app.validation.serving.deployment import deployment
-from meshwright.app.validation.serving.recipes import EngineName
-from meshwright.app.validation.serving.replay import default_constants, replay
-from meshwright.app.validation.serving.report import serving_report
-from meshwright.app.validation.unpredicted import NotPredictedError
+from meshwright.app.evidence.serving.calibration import LEAST_ROWS, LeftOut, calibrate, figures
+from meshwright.app.evidence.serving.deployment import deployment
+from meshwright.app.evidence.serving.recipes import EngineName
+from meshwright.app.evidence.serving.replay import default_constants, replay
+from meshwright.app.evidence.serving.report import serving_report
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from tests.support.command_line import Cli
 from tests.unit.app.validation.serving.tables import point, points, write_points
 

@@ -1,0 +1,123 @@
+"""The claim of a certificate in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import fmean
+from typing import assert_never
+
+from meshwright.app.base.figures import percent, significant
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Equals, Status
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
+
+
+def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
+    """Return the claim of the certificate in a sentence; it speaks of the cost model's figures, not of the real machine."""
+    certificate = plan.certificate
+    space, better = request.search.space.value, _BETTER[request.objective]
+    match certificate.status:
+        case Status.OPTIMAL:
+            return f"Optimal: no plan in the {space} space {better} under this cost model."
+        case Status.FEASIBLE if certificate.space == GIVEN_PLAN:
+            return "A given plan meets every constraint under this cost model. No search was made: others may be better."
+        case Status.FEASIBLE:
+            gap = "" if certificate.gap is None else f" by more than {percent(certificate.gap)}"
+            return f"Best found: no plan in the {space} space {better}{gap} under this cost model."
+        case Status.INFEASIBLE if certificate.space == GIVEN_PLAN:
+            return "This plan misses a constraint under this cost model. Of other plans it says nothing: no search was made."
+        case Status.INFEASIBLE:
+            return f"Proven: no plan in the {space} space meets every constraint under this cost model."
+        case Status.UNDECIDED:
+            return f"Undecided: whether a plan in the {space} space meets every constraint is not known."
+        case _:
+            assert_never(certificate.status)
+
+
+_BETTER = {
+    Objective.THROUGHPUT: "is faster",
+    Objective.STEP_TIME: "is faster",
+    Objective.DEVICES: "needs fewer devices",
+    Objective.COST: "costs less",
+    Objective.ENERGY: "takes less energy",
+}
+
+
+# The class of plans that ranking can't tell apart, in words.
+
+
+def equals_in_words(equals: Equals) -> str:
+    """Return the sentence that says how many plans are equal."""
+    least = "" if equals.all_found else "at least "
+    return f"{least}{equals.count} plans are equal within {percent(equals.within)}, the noise of ranking".capitalize()
+
+
+# The load at which a serving plan's figures are, in words.
+
+
+def load_in_words(plan: Plan, request: PlanRequest) -> str | None:
+    """Return the sentence that says at which rate the figures of a plan for throughput are, and of what it is the highest.
+
+    None for other objectives, whose figures are at the rate that was asked, for clients who wait for answers, and
+    for plans that were given.
+    """
+    if not isinstance(request, ServingRequest) or request.objective is not Objective.THROUGHPUT or plan.predicted is None:
+        return None
+    if plan.certificate.space == GIVEN_PLAN:
+        return None
+    arrivals = request.workload.arrivals
+    if isinstance(arrivals, ClosedArrivals):
+        return None
+    rate = significant(plan.predicted.tokens_per_s / mean_output(request.workload))
+    asked = significant(arrivals.requests_per_s)
+    if request.slo == Slo(confidence=request.slo.confidence):
+        return (
+            f"These figures are at {rate} requests/s, the most that the devices keep up with, where {asked} were named: no "
+            "target of latency limits the rate. Give targets, or ask for the fewest devices (objective devices)."
+        )
+    return f"These figures are at {rate} requests/s, the most at which the targets are kept, where {asked} were named."
+
+
+def mean_output(work: ServingWorkload) -> float:
+    """Tokens of an answer, in the mean."""
+    if isinstance(work.arrivals, TraceArrivals):
+        return fmean(work.arrivals.output_tokens)
+    match work.output_tokens:
+        case FixedLength(tokens):
+            return float(tokens)
+        case LognormalLength(mean):
+            return mean
+        case EmpiricalLength(counts):
+            return fmean(counts)
+        case None:
+            raise ValueError("a load that is no trace has lengths")
+
+
+# The devices that a change of plans leaves: which ranks of the old plan are lost, in words.
+
+
+def devices_left(lost: Sequence[str], old: AnsweredRequest, new: AnsweredRequest) -> list[int | None] | None:
+    """Return the new rank of each old device when those that are left close ranks; None where nothing is said to be lost.
+
+    ``lost`` names ranks of the old plan: "8" or "8-15". Raises InvalidInputError for anything else.
+    """
+    if not lost:
+        return None
+    n_old, n_new = old.request.cluster.n_devices, new.request.cluster.n_devices
+    gone = {rank for text in lost for rank in _ranks(text, n_old)}
+    left = [rank for rank in range(n_old) if rank not in gone]
+    place = {rank: i for i, rank in enumerate(left) if i < n_new}
+    return [place.get(rank) for rank in range(n_old)]
+
+
+def _ranks(text: str, n_devices: int) -> range:
+    """The ranks of "8" or "8-15"; raises InvalidInputError for anything else and for ranks that the old cluster lacks."""
+    found = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text)
+    ranks = range(0) if found is None else range(int(found[1]), int(found[2] or found[1]) + 1)
+    if not ranks or ranks[-1] >= n_devices:
+        raise InvalidInputError("--lost names no ranks of the old plan's cluster", given=text, allowed=f"0 to {n_devices - 1}")
+    return ranks

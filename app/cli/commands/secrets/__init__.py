@@ -1,1 +1,0 @@
-"""Commands on the secrets of a service: keys of callers, and what signs its webhooks."""

@@ -1,1 +1,0 @@
-"""The fleet: models and clusters registered under names. Questions asked of them are in `app.questions`."""

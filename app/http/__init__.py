@@ -1,4 +1,0 @@
-"""The parts that all endpoints share: bodies, pages of lists, problem documents and middleware.
-
-The endpoints are in `app.rest`.
-"""

@@ -1,1 +1,0 @@
-"""Readers that turn what users have into model graphs. Reading the file itself is in `app.documents`."""

@@ -1,1 +1,0 @@
-"""Families whose layers differ in more than a window or experts: in heads, widths, mixers, or in what they attend to."""

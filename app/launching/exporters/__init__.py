@@ -1,0 +1,140 @@
+"""Exporters: a plan as the command line of a launcher, a file or folder each, and the table of them.
+
+Launchers change their flags with every release, so each exporter names the release that it writes for. What a launcher can
+start at all is in `solver.problem.launchers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from meshwright.app.launching.exporters import (
+    accelerate,
+    axolotl,
+    deepspeed,
+    hf_trainer,
+    llama_factory,
+    megatron_lm,
+    pytorch,
+    sglang,
+    tensorrt_llm,
+    torchtitan,
+    trl,
+    vllm,
+)
+from meshwright.app.launching.exporters.export import Export
+from meshwright.app.launching.exporters.launchable import require_launchable
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.model.documents import Fill
+from meshwright.solver.answer.arrangement import arranged, arrangement_of
+from meshwright.solver.answer.layouts import Kinds
+from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Launcher, ServingMode
+from meshwright.solver.problem.launchers.server import ServingForm
+from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
+
+__all__ = ["LAUNCHERS", "Export", "export", "startable_by"]
+
+
+_TRAINING: Mapping[Launcher, Callable[[Plan, TrainingRequest], Export]] = MappingProxyType(
+    {
+        Launcher.MEGATRON_LM: megatron_lm.export_plan,
+        Launcher.DEEPSPEED: deepspeed.export_plan,
+        Launcher.TORCHTITAN: torchtitan.export_plan,
+        Launcher.PYTORCH: pytorch.export_plan,
+        Launcher.ACCELERATE: accelerate.export_plan,
+        Launcher.HF_TRAINER: hf_trainer.export_plan,
+        Launcher.TRL: trl.export_plan,
+        Launcher.AXOLOTL: axolotl.export_plan,
+        Launcher.LLAMA_FACTORY: llama_factory.export_plan,
+    }
+)
+_SERVING: Mapping[Launcher, Callable[[Plan, ServingRequest], Export]] = MappingProxyType(
+    {
+        Launcher.VLLM: vllm.export_plan,
+        Launcher.SGLANG: sglang.export_plan,
+        Launcher.TENSORRT_LLM: tensorrt_llm.export_plan,
+    }
+)
+LAUNCHERS = tuple(launcher.value for launcher in (*_TRAINING, *_SERVING))
+"""The names that users give launchers."""
+
+
+def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
+    """The plan for a launcher; raises ExportError for an unknown launcher or a plan that it can't start."""
+    if launcher not in LAUNCHERS:
+        raise ExportError("unknown launcher", given=launcher, allowed=", ".join(LAUNCHERS))
+    named = Launcher(launcher)
+    wanted = "training" if named in TRAINERS else "serving"
+    if plan.kind != wanted:
+        raise ExportError(f"{launcher} launches {wanted} plans", given=f"a {plan.kind} plan")
+    if isinstance(request, ServingRequest):
+        _require_form(plan, named)
+        require_launchable(plan, request, named)
+        return _SERVING[named](plan, request)
+    # What launches a plan needs to know of its nodes only those that hold ranks, in the order in which they do.
+    request = arranged(request, arrangement_of(placement_of(plan)))
+    plan = with_placement(plan, group_order=(), idle_devices={})
+    _require_adapters(request, named)
+    _require_documents(request, named)
+    require_launchable(plan, request, named)
+    return _TRAINING[named](plan, request)
+
+
+def _require_adapters(request: TrainingRequest, launcher: Launcher) -> None:
+    """Raise ExportError for adapters and a launcher that trains none."""
+    if request.workload.adapter is not None and not TRAINERS[launcher].adapters:
+        able = ", ".join(other.value for other, rules in TRAINERS.items() if rules.adapters)
+        raise ExportError(f"exports to {launcher.value} train all weights", given="workload.adapter", allowed=able)
+
+
+def _require_documents(request: TrainingRequest, launcher: Launcher) -> None:
+    """Raise ExportError for documents and a launcher that does not mask them, or does not fill sequences up."""
+    lengths = request.workload.lengths
+    if lengths is not None and lengths.fill is Fill.PADDED and not TRAINERS[launcher].fills_sequences:
+        raise ExportError(
+            f"exports to {launcher.value} do not fill sequences up",
+            given="workload.lengths.fill: padded",
+            allowed=", ".join(other.value for other, rules in TRAINERS.items() if rules.fills_sequences),
+        )
+    if request.workload.documents is not None and not TRAINERS[launcher].masks_documents:
+        able = ", ".join(other.value for other, rules in TRAINERS.items() if rules.masks_documents)
+        raise ExportError(f"exports to {launcher.value} mask no documents", given="workload.lengths", allowed=able)
+
+
+def _require_form(plan: Plan, launcher: Launcher) -> None:
+    """Raise ExportError where a launcher has no commands for a form; an infeasible answer has none."""
+    if plan.layout is None:
+        return
+    form = type(plan.layout).__name__.lower()
+    able = [other.value for other, server in SERVERS.items() if form in {each.value for each in server.forms}]
+    if launcher.value in able:
+        return
+    if not able:
+        raise ExportError(
+            _NEVER.get(form, f"no launcher starts plans of the form {form}"),
+            given=f"plan.{form}",
+            remedy=f"plan again with search.modes [{ServingMode.AGGREGATED.value}]",
+        )
+    if isinstance(plan.layout, Kinds):
+        given = f"{len(plan.layout.kinds)} kinds"
+        raise ExportError(f"{launcher} exports plans of one kind of workers", given=given, allowed=", ".join(able))
+    raise ExportError(f"{launcher} starts no plans of this form", given=form, allowed=", ".join(able))
+
+
+_NEVER = {ServingForm.SWITCHED.value: "no launcher changes the layout of a server between prompts and answers"}
+"""Words on forms that no launcher starts."""
+
+
+def startable_by(plan: Plan, request: PlanRequest, preferred: Launcher) -> Launcher | None:
+    """Return a launcher that can start a plan, the preferred one where it can; None where none can."""
+    for launcher in (preferred, *(Launcher(name) for name in LAUNCHERS if name != preferred.value)):
+        try:
+            export(plan, request, launcher.value)
+        except ExportError:
+            continue
+        return launcher
+    return None

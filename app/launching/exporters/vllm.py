@@ -1,0 +1,388 @@
+"""vLLM: a plan of replicas, of prefill and decode servers, or of several kinds of workers as commands."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from meshwright.app.launching.exporters.command import ShellVariable, Words, command_text, flag
+from meshwright.app.launching.exporters.export import Engine, Export, ServerGroup
+from meshwright.app.launching.exporters.served import (
+    checkpoint,
+    checkpoint_assumption,
+    longest_request,
+    require_checkpoint,
+    require_engine,
+    uneven_layers,
+)
+from meshwright.app.launching.flags.vllm import VLLM
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.model.dims import EXPERTS
+from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Workers
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Axes, DeviceRange
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload
+
+
+def export_plan(plan: Plan, request: ServingRequest) -> Export:
+    """Commands of one kind of worker, of several kinds, or of a prefill and a decode server."""
+    match plan.layout:
+        case Kinds() as layout:
+            return export_kinds(plan, layout, request)
+        case Pools() as layout:
+            return export_pools(plan, layout, request)
+        case Replicas() as layout:
+            return export_replicas(plan, layout.workers, request)
+        case _:
+            raise AssertionError("no other layout is launchable")
+
+
+# vLLM: one `vllm serve` command a replica, or one for all replicas of a node.
+#
+# Rules are those of vllm/config (parallel, model and scheduler) and vllm/engine/arg_utils.py.
+
+VERSION = "0.33.0"
+Environment = tuple[tuple[str, str], ...]
+
+PORT = 8000
+"""vLLM's own default of --port."""
+
+
+def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Export:
+    """Flags of the layout, the scheduler and memory of workers that do both phases."""
+    require_engine(request, ServingEngine.VLLM)
+    together = replicas_share_a_server(workers, request)
+    return Export(
+        launcher=Launcher.VLLM,
+        version=VERSION,
+        command=serve_command(plan.model, workers, request, together=together, port=PORT),
+        assumptions=server_assumptions(plan.model, workers, request, together=together),
+        servers=_servers(plan.model, workers, request, together=together),
+    )
+
+
+def _servers(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> ServerGroup:
+    """The servers of the command: one of all replicas ``together``, else one a replica."""
+    axes, per_node = workers.axes, request.cluster.groups[0].node.host_devices
+    devices = _devices_of_one(axes) * (workers.count if together else 1)
+    here = per_node // (axes.tp * axes.kvp)
+    spreads = 0 < here < axes.attention_dp
+    return ServerGroup(
+        count=1 if together else workers.count,
+        nodes=math.ceil(axes.attention_dp / here) if spreads else math.ceil(devices / per_node),
+        devices=devices,
+        port=PORT,
+        others="--headless",
+        ranks_a_node=here if spreads else 1,
+        engine=Engine(
+            checkpoint(model),
+            tuple(str(word) for part in (*_layout_words(axes, request), *_load_words(workers, request)) for word in part),
+            _environment(workers, request),
+            copies=workers.count if together else 1,
+        ),
+    )
+
+
+def serve_command(
+    model: str,
+    workers: Workers,
+    request: ServingRequest,
+    *,
+    together: bool,
+    port: int,
+    more: Sequence[Words] = (),
+    environment: Environment = (),
+) -> str:
+    """One ``vllm serve`` command, of a worker or of all ``together``."""
+    axes = workers.axes
+    parts = [
+        ("vllm", "serve", checkpoint(model)),
+        *_layout_words(axes, request, among=_rank_words(axes, request)),
+        *([flag(VLLM.name("dp"), workers.count)] if together and workers.count > 1 else []),
+        *_node_words(axes, request),
+        *_load_words(workers, request),
+        flag("port", port),
+        *more,
+    ]
+    return command_text(environment=(*environment, *_environment(workers, request)), parts=parts)
+
+
+def _layout_words(axes: Axes, request: ServingRequest, *, among: Sequence[Words] = ()) -> list[Words]:
+    """Degrees; attention groups are data-parallel ranks that share experts, ``among`` nodes if need be."""
+    return [
+        flag(VLLM.name("tp"), axes.tp * axes.kvp),
+        *([flag(VLLM.name("kvp"), axes.kvp)] if axes.kvp > 1 else []),
+        flag(VLLM.name("pp"), axes.pp),
+        *([flag(VLLM.name("dp"), axes.attention_dp)] if axes.attention_dp > 1 else []),
+        *among,
+        *_expert_words(axes, request.workload),
+    ]
+
+
+def _load_words(workers: Workers, request: ServingRequest) -> list[Words]:
+    """Limits of a step, memory, formats and drafts."""
+    workload = request.workload
+    return [
+        (*flag(VLLM.name("sequences"), workers.max_num_seqs), *flag(VLLM.name("step_tokens"), workers.max_num_batched_tokens)),
+        *_length_words(workload),
+        flag(VLLM.name("memory_share"), memory_utilisation(workers, request)),
+        *_precision_words(workload),
+        *_speculative_words(workload),
+        flag(VLLM.name("scheduling")),
+    ]
+
+
+def replicas_share_a_server(workers: Workers, request: ServingRequest) -> bool:
+    """Return True if one server runs all replicas: they fit on the first node, and share nothing.
+
+    Data-parallel ranks of a model with experts share those, so its replicas are servers of their own.
+    """
+    devices = workers.count * _devices_of_one(workers.axes)
+    return devices <= request.cluster.groups[0].node.host_devices and EXPERTS not in request.model.dims
+
+
+def _devices_of_one(axes: Axes) -> int:
+    return axes.tp * axes.kvp * axes.attention_dp * axes.pp
+
+
+def _rank_words(axes: Axes, request: ServingRequest) -> list[Words]:
+    """Attention groups over several nodes: those of this one, and where the first of all is."""
+    here = request.cluster.groups[0].node.host_devices // (axes.tp * axes.kvp)
+    if not 0 < here < axes.attention_dp:
+        return []
+    return [
+        (*flag("data-parallel-size-local", here), *flag("data-parallel-start-rank", ShellVariable("FIRST_RANK"))),
+        flag("data-parallel-address", ShellVariable("MASTER_ADDR")),
+    ]
+
+
+def _expert_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
+    words: list[Words] = [flag(VLLM.name("ep"))] if axes.ep > 1 else []
+    if workload.experts.redundant_experts:
+        config = json.dumps({"num_redundant_experts": workload.experts.redundant_experts})
+        words.append((*flag("enable-eplb"), *flag(VLLM.name("redundant_experts"), config)))
+    return words
+
+
+def _speculative_words(workload: ServingWorkload) -> list[Words]:
+    """The draft (vllm/config/speculative.py); raises ExportError where its checkpoint is not named."""
+    speculation = workload.speculation
+    if speculation is None:
+        return []
+    draft = speculation.draft
+    require_checkpoint(draft, launcher="vLLM")
+    named = {} if draft.model is None else {"model": draft.model}
+    config = {"method": draft.method.value, **named, "num_speculative_tokens": speculation.draft_tokens}
+    return [flag(VLLM.name("draft_tokens"), json.dumps(config))]
+
+
+def memory_utilisation(workers: Workers, request: ServingRequest) -> float:
+    """Share of a device's memory that the fullest stage was planned with, rounded down to a hundredth.
+
+    vLLM gives to the KV cache what this share leaves beside weights and its own profiled peak.
+    """
+    cluster = request.cluster
+    used = max(
+        stage.memory.total_bytes / group.node.device.memory_bytes
+        for stage in workers.stages
+        for devices in stage.devices
+        for group in cluster.groups_spanned(devices.first, devices.count)
+    )
+    return math.floor(min(used, 1.0) * 100) / 100
+
+
+def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
+    """A replica that is larger than a node runs the same command on each of its nodes."""
+    per_node = request.cluster.groups[0].node.host_devices
+    n_nodes = math.ceil(axes.tp * axes.kvp * axes.pp / per_node)
+    if n_nodes == 1:
+        return []
+    return [
+        (*flag("nnodes", n_nodes), *flag("node-rank", ShellVariable("NODE_RANK"))),
+        flag("master-addr", ShellVariable("MASTER_ADDR")),
+    ]
+
+
+def _length_words(workload: ServingWorkload) -> list[Words]:
+    """The longest request where lengths have an end; a distribution without one is left to the model's own limit."""
+    longest = longest_request(workload)
+    return [] if longest is None else [flag(VLLM.name("longest"), longest)]
+
+
+def _precision_words(workload: ServingWorkload) -> list[Words]:
+    words = []
+    match workload.precision:
+        case DType.FP8 if workload.weight_format is WeightFormat.FP8:
+            words.append((*flag(VLLM.name("dtype"), "bfloat16"), *flag(VLLM.name("quantization"), "fp8")))
+        case DType.FP16:
+            words.append(flag(VLLM.name("dtype"), "float16"))
+        case _:
+            words.append(flag(VLLM.name("dtype"), "bfloat16"))
+    if workload.kv_dtype is DType.FP8:
+        words.append(flag(VLLM.name("kv_dtype"), "fp8"))
+    return words
+
+
+def _environment(workers: Workers, request: ServingRequest) -> tuple[tuple[str, str], ...]:
+    """vLLM splits layers evenly over stages, unless this variable names the layers of each."""
+    counts = uneven_layers(workers, request, launcher="vLLM")
+    return (("VLLM_PP_LAYER_PARTITION", ",".join(str(count) for count in counts)),) if counts else ()
+
+
+def server_assumptions(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> tuple[str, ...]:
+    """Return the assumptions of the command of a worker, or of all ``together``."""
+    axes = workers.axes
+    devices = _devices_of_one(axes)
+    said = [checkpoint_assumption(model)]
+    if workers.count > 1 and not together:
+        said.append(
+            f"this is one replica of {workers.count}, on {devices} devices: start it {workers.count} times, "
+            "each on devices and a port of its own, behind a load balancer that spreads requests evenly"
+        )
+    per_node = request.cluster.groups[0].node.host_devices
+    here = per_node // (axes.tp * axes.kvp)
+    if 0 < here < axes.attention_dp:
+        said.append(
+            f"run it on every node of the replica, with --headless on all but the first; FIRST_RANK is {here} times the node's "
+            "number, from 0; MASTER_ADDR is the address of node 0"
+        )
+    elif devices > per_node:
+        said.append(
+            "run it on every node of the replica, with --headless on all but the first; NODE_RANK counts them from 0, "
+            "MASTER_ADDR is the address of node 0"
+        )
+    workload = request.workload
+    if workload.weight_format not in (WeightFormat.BF16, WeightFormat.FP16, WeightFormat.FP8):
+        said.append(
+            f"the checkpoint stores its weights in {workload.weight_format.value}; vLLM reads that from its config.json"
+        )
+    if axes.attention_dp > 1:
+        said.append("--max-num-seqs and --max-num-batched-tokens are those of each of the data-parallel ranks")
+    if not _length_words(workload):
+        said.append("lengths have no upper end: --max-model-len is left at the model's own, which must fit the KV cache")
+    return tuple(said)
+
+
+# vLLM with a pool of prefill and a pool of decode servers: one command each, keys and values through the NixlConnector.
+#
+# Rules are those of vllm/distributed/kv_transfer (NixlConnector) and of its documentation of disaggregated prefilling.
+
+PREFILL_FILE, DECODE_FILE = "prefill.sh", "decode.sh"
+SIDE_CHANNEL_PORT = 5600
+"""vLLM's own default of VLLM_NIXL_SIDE_CHANNEL_PORT."""
+
+_CONNECTOR = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
+
+
+def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
+    """A script for a server of each pool; raises ExportError for layouts between which vLLM moves no cache."""
+    prefill, decode = pools.prefill_workers, pools.decode_workers
+    _require_connectable(prefill.axes, decode.axes)
+    connector = (flag("kv-transfer-config", _CONNECTOR),)
+    commands = {
+        name: serve_command(
+            plan.model,
+            workers,
+            request,
+            together=False,
+            port=PORT + index,
+            more=connector,
+            environment=(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(SIDE_CHANNEL_PORT + index)),),
+        )
+        for index, (name, workers) in enumerate(((PREFILL_FILE, prefill), (DECODE_FILE, decode)))
+    }
+    return Export(
+        launcher=Launcher.VLLM,
+        version=VERSION,
+        command=f"bash {PREFILL_FILE} & bash {DECODE_FILE} & wait",
+        files={name: f"#!/bin/bash\n{command}\n" for name, command in commands.items()},
+        assumptions=_assumptions(plan.model, prefill, decode),
+    )
+
+
+def _require_connectable(prefill: Axes, decode: Axes) -> None:
+    """The NixlConnector moves caches between tensor-parallel servers whose degrees divide, prefill's being the smaller."""
+    for name, axes in (("prefill", prefill), ("decode", decode)):
+        others = {"pp": axes.pp, "attention_dp": axes.attention_dp, "kvp": axes.kvp, "cp": axes.cp}
+        used = [f"{axis} {degree}" for axis, degree in others.items() if degree > 1]
+        if used:
+            raise ExportError(
+                "vLLM's NixlConnector moves caches between tensor-parallel servers only",
+                given=f"{name} workers with {', '.join(used)}",
+                remedy="plan with search.pp [1], search.attention_dp [1] and search.kvp [1]",
+            )
+    if decode.tp % prefill.tp:
+        raise ExportError(
+            "vLLM's NixlConnector wants decode servers whose tp is a multiple of the prefill servers'",
+            given=f"prefill tp {prefill.tp}, decode tp {decode.tp}",
+            remedy="restrict search.tp",
+        )
+
+
+def _assumptions(model: str, prefill: Workers, decode: Workers) -> tuple[str, ...]:
+    return (
+        checkpoint_assumption(model),
+        f"{PREFILL_FILE} is one prefill server of {prefill.count}, on {prefill.axes.tp} devices, {DECODE_FILE} one decode "
+        f"server of {decode.count}, on {decode.axes.tp}: start each so many times, on devices (CUDA_VISIBLE_DEVICES) and ports "
+        "of its own; VLLM_NIXL_SIDE_CHANNEL_PORT differs between the servers of a host, VLLM_NIXL_SIDE_CHANNEL_HOST is the "
+        "host's address",
+        "a proxy in front sends each request to a prefill server for one token, then to a decode server, both drawn evenly "
+        "(vLLM has an example, tests/v1/kv_connector/nixl_integration/toy_proxy_server.py)",
+    )
+
+
+# vLLM with several kinds of workers: one server group a kind, and the weights by which a router shares requests among them.
+
+WEIGHTS_FILE = "router-weights.json"
+
+
+def export_kinds(plan: Plan, layout: Kinds, request: ServingRequest) -> Export:
+    """A script for a server of each kind, and each server's share of the requests."""
+    require_engine(request, ServingEngine.VLLM)
+    files, weights, assumptions = {}, {}, []
+    for index, kind in enumerate(layout.kinds, start=1):
+        name = f"kind-{index}.sh"
+        planned = kind.replicas.workers
+        workers, own = _on_own_group(planned, request)
+        together = replicas_share_a_server(workers, own)
+        command = serve_command(plan.model, workers, own, together=together, port=PORT + index - 1)
+        files[name] = f"#!/bin/bash\n{command}\n"
+        servers = 1 if together else workers.count
+        weights[name] = {"servers": servers, "weight_each": kind.share / servers}
+        ranks = ", ".join(f"{d.first} to {d.first + d.count - 1}" for d in planned.device_ranges)
+        where = f"{name}, on devices of ranks {ranks} ({own.cluster.groups[0].node.name}; CUDA_VISIBLE_DEVICES)"
+        assumptions += [f"{where}: {said}" for said in server_assumptions(plan.model, workers, own, together=together)]
+    shared = ", ".join(f"{each['weight_each']:.4g} to each of {each['servers']} {name}" for name, each in weights.items())
+    assumptions.append(
+        f"a router in front draws a server for each request at random by weight ({WEIGHTS_FILE}): {shared}; evenly spread "
+        "requests would overload the slower kind"
+    )
+    return Export(
+        launcher=Launcher.VLLM,
+        version=VERSION,
+        command=" & ".join(f"bash {name}" for name in files) + " & wait",
+        files={**files, WEIGHTS_FILE: json.dumps(weights, indent=2) + "\n"},
+        assumptions=tuple(assumptions),
+    )
+
+
+def _on_own_group(workers: Workers, request: ServingRequest) -> tuple[Workers, ServingRequest]:
+    """The workers on their node group alone, whose ranks begin at 0."""
+    first_rank = 0
+    lowest = min(devices.first for devices in workers.device_ranges)
+    for group in request.cluster.groups:
+        if lowest < first_rank + group.n_devices:
+            break
+        first_rank += group.n_devices
+    stages = tuple(
+        replace(stage, devices=tuple(DeviceRange(d.first - first_rank, d.count) for d in stage.devices))
+        for stage in workers.stages
+    )
+    return replace(workers, stages=stages), replace(request, cluster=Cluster((group,)))

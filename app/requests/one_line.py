@@ -1,0 +1,221 @@
+"""A request in one line of options: a model, devices, what runs on them, and what must be met."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from meshwright.app.base.documents import parse_document
+from meshwright.app.base.figures import MILLISECONDS, RATE, read_count, read_quantity
+from meshwright.app.base.quoting import json_text, shell_word
+from meshwright.app.requests.model_words import model_of_words
+from meshwright.costmodels.errors import InvalidInputError
+
+REQUEST_SCHEMA = "meshwright.request/1"
+SERVING_LAUNCHER = "vllm"
+"""The launcher of a serving request in one line that names none; that of request files is a launcher of training."""
+
+
+class Task(StrEnum):
+    """The work that devices are planned for."""
+
+    SERVE = "serve"
+    TRAIN = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class OneLine:
+    """The options of a request as they were typed; None where one was not given."""
+
+    model: str
+    gpus: str | None = None
+    task: Task | None = None
+    isl: str | None = None
+    osl: str | None = None
+    rate: str | None = None
+    concurrency: str | None = None
+    ttft_p95: str | None = None
+    tpot_p95: str | None = None
+    batch: str | None = None
+    seq: str | None = None
+    precision: str | None = None
+    launcher: str | None = None
+    objective: str | None = None
+    assume_decoder: bool | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """True if any option was given: the argument is then a model and no file."""
+        return any(getattr(self, each.name) is not None for each in fields(self) if each.name != "model")
+
+    @property
+    def words(self) -> str:
+        """The line as it is typed again, each word quoted for a shell."""
+        named = (each.name for each in fields(self) if each.name not in ("model", "task", "assume_decoder"))
+        given = [(name, getattr(self, name)) for name in named]
+        task = [] if self.task is None else [option(self.task)]
+        options = [word for name, text in given if text is not None for word in (option(name), shell_word(text))]
+        assumed = [option("assume_decoder")] if self.assume_decoder else []
+        return " ".join((shell_word(self.model), *task, *options, *assumed))
+
+
+OF_TASK = {
+    Task.SERVE: ("isl", "osl", "rate", "concurrency", "ttft_p95", "tpot_p95"),
+    Task.TRAIN: ("batch", "seq"),
+}
+"""Options that go with one task only."""
+
+EXAMPLES = {
+    Task.SERVE: "--serve --isl 2000 --osl 300 --rate 4",
+    Task.TRAIN: "--train --batch 512 --seq 8192",
+}
+
+
+def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the request document that the options say; raises InvalidInputError for what is missing or strange.
+
+    ``source`` is the document's model, where the line has no words for it.
+    """
+    task = _task(line)
+    model: dict[str, Any] = dict(model_of_words(line.model) if source is None else source)
+    if line.assume_decoder:
+        model["assume_decoder"] = True
+    if line.gpus is None:
+        raise InvalidInputError(
+            "the devices are missing", allowed="--gpus 8xH100", remedy=f"add them: {example(line.model, task)}"
+        )
+    document: dict[str, Any] = {"schema": REQUEST_SCHEMA, "model": model, "cluster": line.gpus.strip()}
+    if task is Task.SERVE:
+        document["workload"] = _serving(line)
+        document |= {"slo": slo} if (slo := _targets(line)) else {}
+    else:
+        document["workload"] = _training(line)
+    if line.precision is not None:
+        document["workload"]["precision"] = line.precision
+    if line.objective is not None:
+        document["objective"] = line.objective
+    launcher = line.launcher or (SERVING_LAUNCHER if task is Task.SERVE else None)
+    return document | ({"search": {"launcher": launcher}} if launcher else {})
+
+
+def example(model: str, task: Task | None = None) -> str:
+    """Return a command that plans a model, its name quoted for a shell."""
+    return f"meshwright plan {shell_word(model)} --gpus 8xH100 {EXAMPLES[task or Task.SERVE]}"
+
+
+def _task(line: OneLine) -> Task:
+    """Return the task that is named, or else the one whose options are given."""
+    given = {task: [option(name) for name in names if getattr(line, name) is not None] for task, names in OF_TASK.items()}
+    meant = [task for task, options in given.items() if options]
+    if line.task is None and len(meant) == 1:
+        return meant[0]
+    if line.task is None:
+        problem = "options of serving and of training do not go together" if meant else "nothing says what the devices are for"
+        raise InvalidInputError(
+            problem,
+            given=", ".join(word for options in given.values() for word in options) or None,
+            allowed=" or ".join(EXAMPLES.values()),
+        )
+    strange = [word for task, options in given.items() if task is not line.task for word in options]
+    if strange:
+        allowed = ", ".join(option(name) for name in OF_TASK[line.task])
+        raise InvalidInputError(f"options do not go with --{line.task}", given=", ".join(strange), allowed=allowed)
+    return line.task
+
+
+def option(name: str) -> str:
+    """Return the option of a field."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _serving(line: OneLine) -> dict[str, Any]:
+    if (line.rate is None) == (line.concurrency is None):
+        raise InvalidInputError(
+            "serving needs one account of its load",
+            given="--rate and --concurrency" if line.rate is not None else "neither",
+            allowed="--rate 4 (requests a second) or --concurrency 64 (requests at once)",
+        )
+    if line.rate is not None:
+        arrivals: dict[str, Any] = {
+            "process": "poisson",
+            "requests_per_s": _number(read_quantity(line.rate, RATE, what="--rate")),
+        }
+    else:
+        arrivals = {"process": "closed", "concurrency": _count(line, "concurrency")}
+    return {
+        "kind": "serving",
+        "arrivals": arrivals,
+        "prompt_tokens": {"fixed": _count(line, "isl")},
+        "output_tokens": {"fixed": _count(line, "osl")},
+    }
+
+
+def _training(line: OneLine) -> dict[str, Any]:
+    return {"kind": "training", "global_batch": _count(line, "batch"), "seq_len": _count(line, "seq")}
+
+
+def _targets(line: OneLine) -> dict[str, float]:
+    given = {"p95_ttft_ms": ("--ttft-p95", line.ttft_p95), "p95_tpot_ms": ("--tpot-p95", line.tpot_p95)}
+    return {
+        field: _number(read_quantity(text, MILLISECONDS, what=name))
+        for field, (name, text) in given.items()
+        if text is not None
+    }
+
+
+def _count(line: OneLine, name: str) -> int:
+    text = getattr(line, name)
+    if text is None:
+        task = next(task for task, names in OF_TASK.items() if name in names)
+        raise InvalidInputError(f"{option(name)} is missing", allowed="a whole number", remedy=f"as in: {EXAMPLES[task]}")
+    return read_count(text, what=option(name))
+
+
+def _number(value: float) -> float:
+    return int(value) if value.is_integer() else value
+
+
+# A request document as YAML that a user keeps: a line a field, each with what it says.
+
+COMMENTS: Mapping[str, str] = {
+    "model": "a catalogue name, an id of the Hugging Face Hub, or the path of a config.json",
+    "cluster": "devices in words, or node groups: docs/request-format.md",
+    "workload": "what runs; more fields, with their defaults: docs/request-format.md",
+    "slo": "what must be met by 95% of requests",
+    "objective": "what the best plan is best at",
+    "search": "the space of plans",
+}
+"""The comment over each field of a request."""
+
+_PLAIN_START = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
+_PLAIN = _PLAIN_START | frozenset("/._-")
+
+
+def request_yaml(document: Mapping[str, Any]) -> str:
+    """Return the request as YAML of ours: reading it gives the same document."""
+    lines = []
+    for name, value in document.items():
+        if name in COMMENTS:
+            lines.append(f"# {COMMENTS[name]}")
+        lines.append(f"{name}: {_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_value(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, str) and _is_plain(value):
+        return value
+    return json_text(value, indent=None)
+
+
+def _is_plain(text: str) -> bool:
+    """Return True for text that YAML reads as itself without quotes."""
+    if not text or text[0] not in _PLAIN_START or not _PLAIN.issuperset(text):
+        return False
+    try:
+        return bool(parse_document(f"text: {text}".encode(), what="text") == {"text": text})
+    except InvalidInputError:
+        return False

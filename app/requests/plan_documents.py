@@ -1,0 +1,67 @@
+"""The plan document: a plan and, under ``request``, the resolved request it answers.
+
+The document is self-contained: exporting, checking and predicting again need nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.app.base.errors import at_field
+from meshwright.app.base.records import read_record, to_document
+from meshwright.app.requests.limits import Entry
+from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
+from meshwright.costmodels.errors import InvalidInputError, PlanFileError
+from meshwright.solver.answer.document import plan_of, record_of
+from meshwright.solver.answer.plan import PLAN_SCHEMA, AnsweredRequest, Plan
+from meshwright.solver.answer.plan_record import PlanRecord
+from meshwright.solver.problem.carried_choices import LEFT_OUT_UNSAID
+
+REQUEST_FIELD = "request"
+_FIRST_FIELDS = ("schema", "digest", "kind", "model", "feasible", "reason", "certificate", "predicted", "devices", "axes")
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as a document, what a reader looks for first coming first; without its request."""
+    fields: dict[str, Any] = _without_unsaid(to_document(PlanRecord, record_of(plan)))
+    return {name: fields.pop(name) for name in _FIRST_FIELDS} | fields
+
+
+def _without_unsaid(value: Any) -> Any:
+    """The document without later fields that say nothing."""
+    if isinstance(value, dict):
+        said = {name: each for name, each in value.items() if each is not None or name not in LEFT_OUT_UNSAID}
+        return {name: _without_unsaid(each) for name, each in said.items()}
+    return [_without_unsaid(each) for each in value] if isinstance(value, list) else value
+
+
+def answer_document(answered: AnsweredRequest) -> dict[str, Any]:
+    """Return the whole plan document: the plan and the request that it answers."""
+    return plan_document(answered.plan) | {REQUEST_FIELD: request_document(answered.request)}
+
+
+def join_texts(plan_text: str, request_text: str) -> str:
+    """JSON text of the plan document, from the JSON texts of the plan and of its request, neither of them parsed."""
+    return f'{plan_text[:-1]},"{REQUEST_FIELD}":{request_text}}}'
+
+
+def read_plan_document(document: object) -> AnsweredRequest:
+    """The plan and request of a parsed plan document; raises PlanFileError or DocumentError."""
+    if not isinstance(document, dict) or document.get("schema") != PLAN_SCHEMA:
+        given = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise PlanFileError("this is no plan document", given=given, allowed=f"schema: {PLAN_SCHEMA}")
+    if REQUEST_FIELD not in document:
+        raise PlanFileError("the plan document has no 'request'", remedy="write plan files with 'meshwright plan -o FILE'")
+    plan = read_plan(document)
+    try:
+        request = resolve_request(document[REQUEST_FIELD], files=NoFiles(), entry=Entry.STORED)
+    except InvalidInputError as error:
+        raise at_field(error, REQUEST_FIELD) from None
+    return AnsweredRequest(plan, request)
+
+
+def read_plan(document: object) -> Plan:
+    """The plan of a parsed plan document, whose request is not looked at; raises PlanFileError or DocumentError."""
+    if isinstance(document, dict):
+        document = {name: value for name, value in document.items() if name != REQUEST_FIELD}
+    return plan_of(read_record(PlanRecord, document, what="plan"))

@@ -1,4 +1,0 @@
-"""The REST service: one file of endpoints a resource.
-
-What all of them share is in `app.http`, what they do in the resource's folder.
-"""

@@ -1,1 +1,0 @@
-"""Measured runs of plans, as users report them or logs hold them, kept append-only."""

@@ -1,0 +1,118 @@
+"""A function called in a process of its own, which is ended at a limit of time or memory: what a stranger asks may be large."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import resource
+import signal
+from asyncio import Lock, Semaphore
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from meshwright.app.base.errors import RateLimitedError, SolverCrashError
+from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
+
+LIMIT_S = 60.0
+"""Seconds that a question may take; what the first one waits until all is loaded is not counted."""
+CPU_LIMIT_S = 20
+"""Seconds of processor time that it may take."""
+AT_ONCE = 2
+"""Questions that a service answers beside one another, one of each tenant."""
+WAIT_S = 5.0
+"""Seconds that one more question waits for its turn."""
+
+_PRELOADED = "meshwright.app.service.preloaded_questions"
+"""Loaded once by the fork server: a question then starts in milliseconds."""
+
+Document = Mapping[str, Any]
+Answering = Callable[[Document], Document]
+Given = TypeVar("Given")
+Found = TypeVar("Found")
+
+
+class Children:
+    """The processes of a service that answer questions.
+
+    also_loaded    names of modules that the fork server loads besides the solver
+    """
+
+    def __init__(self, *, memory_bytes: int, limit_s: float = LIMIT_S, also_loaded: Sequence[str] = ()) -> None:
+        self._memory_bytes, self._limit_s = memory_bytes, limit_s
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([_PRELOADED, *also_loaded])
+        self._turns, self._of_tenant = Semaphore(AT_ONCE), dict[str, Lock]()
+
+    async def answer(self, tenant: str, answering: Answering, document: Document) -> Document:
+        """Return what a function of a module makes of a document, when it is the tenant's turn. No thread waits for that.
+
+        Raises what it raises; InvalidInputError for a question that takes too long or too much memory; RateLimitedError where
+        others take all turns; SolverCrashError for a process that died.
+        """
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    await stack.enter_async_context(self._of_tenant.setdefault(tenant, Lock()))
+                    await stack.enter_async_context(self._turns)
+            except TimeoutError:
+                said = "the service answers as many questions as it can at once"
+                raise RateLimitedError(said, wait_s=int(WAIT_S)) from None
+            return await asyncio.to_thread(self.answer_now, answering, document)
+
+    def answer_now(self, answering: Callable[[Given], Found], given: Given) -> Found:
+        """Return what the function makes of a document without waiting for a turn; raises as ``answer`` but for that.
+
+        What is given and what is found cross a pipe: both must pickle.
+        """
+        ours, theirs = self._context.Pipe(duplex=False)
+        cpu_s = min(CPU_LIMIT_S, int(self._limit_s) + 1)
+        task = (theirs, answering, given, self._memory_bytes, cpu_s)
+        child = self._context.Process(target=_answer_and_send, args=task, daemon=True)
+        child.start()
+        theirs.close()
+        try:
+            if not ours.poll(self._limit_s):
+                raise _too_much(f"{self._limit_s:g} s")
+            found: Found | MeshwrightError = ours.recv()
+        except EOFError:
+            child.join()
+            if child.exitcode == -signal.SIGXCPU:
+                raise _too_much(f"{CPU_LIMIT_S} s of processor time") from None
+            raise SolverCrashError("the question's process ended without an answer") from None
+        finally:
+            child.kill()
+            child.join()
+            ours.close()
+        if isinstance(found, MeshwrightError):
+            raise found
+        return found
+
+
+def _answer_and_send(
+    messages: Connection, answering: Callable[[Given], Found], given: Given, memory_bytes: int, cpu_s: int
+) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    found: Found | MeshwrightError
+    try:
+        found = answering(given)
+    except MeshwrightError as error:
+        found = error
+    except MemoryError:
+        found = _too_much(f"{memory_bytes} bytes of memory")
+    except Exception as error:
+        # What crosses the pipe must unpickle over there whatever it was here.
+        found = SolverCrashError(f"the question failed: {type(error).__name__}: {error}")
+    messages.send(found)
+    messages.close()
+
+
+def _too_much(limit: str) -> InvalidInputError:
+    return InvalidInputError(
+        "the question takes more than it may",
+        allowed=limit,
+        remedy="ask for a smaller load, or on the command line, which has no such limit",
+    )

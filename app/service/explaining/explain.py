@@ -1,0 +1,298 @@
+"""A launch command explained: read, measured against a request, predicted as the plan that it stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.app.base.solving import predict_here
+from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.launch import commands
+from meshwright.app.launching.flags.serving import degrees
+from meshwright.app.models.catalog import model, model_names
+from meshwright.app.models.catalog.huggingface_ids import catalogue_name_in_words
+from meshwright.app.models.serving_format import checkpoint, own_precision
+from meshwright.app.requests.cluster_words import cluster_of_words
+from meshwright.app.requests.model_words import model_of_words
+from meshwright.app.requests.one_line import OneLine, Task, request_of_line
+from meshwright.app.requests.own_hardware import own_nodes
+from meshwright.app.service.explaining.explanation import Better, Explanation, differences
+from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles
+from meshwright.app.service.explaining.reading import EXAMPLE, read_command
+from meshwright.app.service.explaining.server_plan import broken_rules, server_plan, with_memory_share
+from meshwright.app.service.explaining.stated import Stated, StatedServer, StatedTraining
+from meshwright.app.service.explaining.training_plan import broken_rules as broken_training_rules
+from meshwright.app.service.explaining.training_plan import training_plan
+from meshwright.costmodels.errors import ExportError, InvalidInputError
+from meshwright.costmodels.model.dims import EXPERTS
+from meshwright.costmodels.units import DType
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.launchers.table import SERVERS
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
+
+# The request that a launch command is measured against: its model, the devices and the load, which options say.
+
+_NARROW = {"nvfp4": DType.FP4, "mxfp4": DType.FP4, "fp4": DType.FP4, "fp8": DType.FP8}
+"""Number formats by the words that names of quantised checkpoints end with."""
+_ENGINE_FORMATS = {"fp8": DType.FP8, "modelopt_fp4": DType.FP4, "modelopt": DType.FP8, "mxfp4": DType.FP4, "nvfp4": DType.FP4}
+"""Number formats by engines' names of the ways in which they quantise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The document of a request, and what was taken for granted in making it.
+
+    open_document   the same for a better command, which may run otherwise what flags alone decide; None where nothing is
+    """
+
+    document: dict[str, Any]
+    notes: tuple[str, ...]
+    open_document: dict[str, Any] | None = None
+
+
+ModelOf = Callable[[str], Mapping[str, Any]]
+"""The ``model`` of a request by the words that name it."""
+
+
+def question_of(stated: Stated, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
+    """Return the request of a command; raises InvalidInputError for what neither the command nor options say."""
+    if isinstance(stated, StatedServer):
+        return served_question(stated, line, model_of)
+    return trained_question(stated, line, model_of)
+
+
+def trained_question(stated: StatedTraining, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
+    """Return the request of a training command. Options take the place of what the command says.
+
+    Raises InvalidInputError for what neither says.
+    """
+    _require_own_launcher(stated, line)
+    line = _with_cluster(stated, line)
+    batch = line.batch or _batch(stated, line)
+    seq = line.seq or (None if stated.seq_len is None else str(stated.seq_len))
+    line = replace(line, task=Task.TRAIN, launcher=stated.launcher.value, batch=batch, seq=seq)
+    notes: tuple[str, ...] = ()
+    if stated.config is not None and not line.model:
+        source = {"config": dict(stated.config), "name": stated.config["model_type"]}
+        document = request_of_line(line, source=source)
+    else:
+        named, notes = named_model(line.model or stated.model)
+        document = request_of_line(replace(line, model=named), source=model_of(named))
+    work = document["workload"]
+    given = {} if line.precision is None else {"precision": line.precision}
+    document["workload"] = work | dict(stated.workload) | given
+    return Question(document, (*stated.notes, *notes), _opened(document))
+
+
+def _opened(document: dict[str, Any]) -> dict[str, Any] | None:
+    """The request with gradients that travel as the launcher has them: a better command may have the flags for it."""
+    stated = dict(document["workload"].get("implementation") or {})
+    if stated.pop("reduction", None) is None:
+        return None
+    work = {name: value for name, value in document["workload"].items() if name != "implementation"}
+    return document | {"workload": work | ({"implementation": stated} if stated else {})}
+
+
+def _batch(stated: StatedTraining, line: OneLine) -> str | None:
+    """Sequences of a step: as the command says, or a micro-batch of each replica as often as it says."""
+    if stated.global_batch is not None:
+        return str(stated.global_batch)
+    if stated.microbatch is None or stated.accumulation is None or line.gpus is None:
+        return None
+    world = stated.world or cluster_of_words(line.gpus, own_nodes()).n_devices
+    replicas = max(1, world // (stated.tp * stated.pp * stated.cp))
+    return str(stated.microbatch * stated.accumulation * replicas)
+
+
+def _with_cluster(stated: Stated, line: OneLine) -> OneLine:
+    """The line with the devices that the script asks Slurm for, where it names none."""
+    if line.gpus is not None or stated.job is None:
+        return line
+    if stated.job.cluster is not None:
+        return replace(line, gpus=stated.job.cluster)
+    nodes, devices = stated.job.nodes, stated.job.devices
+    raise InvalidInputError(
+        "the script does not say which devices its job runs on",
+        given=f"{nodes} nodes" if devices is None else f"{nodes} nodes of {devices} devices",
+        allowed="--gpus, or their kind in the script: #SBATCH --gres=gpu:h100:8",
+        remedy=f"add --gpus {nodes}x{devices or 8}xH100",
+    )
+
+
+def served_question(stated: StatedServer, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
+    """Return the request of a server's command; raises InvalidInputError for what neither the command nor options say.
+
+    ``line`` has the options; its model, where it has one, takes the place of the command's.
+    """
+    _require_own_launcher(stated, line)
+    line = _with_cluster(stated, line)
+    named, notes = named_model(line.model or stated.model)
+    line = replace(line, model=named, task=Task.SERVE, launcher=stated.launcher.value)
+    document = request_of_line(line, source=model_of(named))
+    engine = SERVERS[stated.launcher].engine
+    document["search"] = {"launcher": stated.launcher.value, "engine": engine.value}
+    work = document["workload"]
+    if line.precision is None:
+        found = _precision(stated, named)
+        if found is not None:
+            work["precision"] = found.value
+            notes = (*notes, f"weights in {found.value}, {_basis(stated)}")
+    _add_checkpoint(work, named)
+    if stated.flags.kv_dtype is not None:
+        work["kv_dtype"] = stated.flags.kv_dtype.value
+    if stated.flags.redundant_experts:
+        work["experts"] = {"redundant_experts": stated.flags.redundant_experts}
+    if stated.flags.draft_tokens is not None:
+        notes = (*notes, "drafted tokens are not priced: no option says how many are kept")
+    return Question(document, (*stated.notes, *notes))
+
+
+def named_model(text: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the model that a command names, as a request would, and what was taken for granted."""
+    if not text or "$" in text:
+        raise InvalidInputError(
+            "the command does not say its model" if not text else "the command's model is a variable of a shell",
+            given=text,
+            allowed="a catalogue name, an id of the Hugging Face Hub, a checkpoint's folder, a config.json",
+            remedy="name it: --model Qwen/Qwen3-8B",
+        )
+    known = catalogue_name_in_words(text, model_names())
+    if known is None or text.casefold() == known:
+        return text, ()
+    return known, (f"{text} has the shape of the catalogue's {known}",)
+
+
+def _require_own_launcher(stated: Stated, line: OneLine) -> None:
+    if line.launcher not in (None, stated.launcher.value):
+        raise InvalidInputError("the command starts another launcher", given=line.launcher, allowed=stated.launcher.value)
+
+
+def _precision(stated: StatedServer, named: str) -> DType | None:
+    """The format of a checkpoint by the command's flags, by its name, or by what its maker publishes."""
+    flags = stated.flags
+    if flags.quantization is not None and flags.quantization.casefold() in _ENGINE_FORMATS:
+        return _ENGINE_FORMATS[flags.quantization.casefold()]
+    for word, dtype in _NARROW.items():
+        if stated.model and re.search(rf"(?:^|[-_]){word}(?:$|[-_])", stated.model.casefold()):
+            return dtype
+    return own_precision(named) or flags.dtype
+
+
+def _basis(stated: StatedServer) -> str:
+    return "by the command's flags or the checkpoint's name, or as its maker publishes it"
+
+
+def _add_checkpoint(work: dict[str, Any], named: str) -> None:
+    """Say what published checkpoints store narrow."""
+    if work.get("precision") in (DType.FP8.value, DType.FP4.value) and named in model_names():
+        _, weights, quantised = checkpoint(named, model(named), DType(work["precision"]))
+        work |= {} if weights is None else {"weights": weights.value}
+        work["quantised"] = quantised.value
+
+
+__all__ = ["EXAMPLE", "Asked", "asked_of", "explained", "with_better"]
+
+LEAST_GAIN = 0.01
+"""Share of the objective from which on a plan is called better: rates are searched on a grid of 1%."""
+
+Resolve = Callable[[dict[str, object]], PlanRequest]
+Solve = Callable[[PlanRequest], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command that was read, and the request that it is measured against."""
+
+    text: str
+    stated: Stated
+    question: Question
+    request: PlanRequest
+    open_request: PlanRequest | None = None
+
+
+def asked_of(
+    text: str, line: OneLine, resolve: Resolve, files: LaunchFiles = NO_FILES, model_of: ModelOf = model_of_words
+) -> Asked:
+    """Return a command as it is read, and its request; raises InvalidInputError for what can't be read or is missing.
+
+    ``resolve`` makes a request of a document, ``model_of`` its model of a name, ``files`` are those that the command may name.
+    """
+    stated = read_command(text, files)
+    question = question_of(stated, line, model_of)
+    opened = None if question.open_document is None else resolve(question.open_document)
+    return Asked(text, stated, question, resolve(question.document), opened)
+
+
+def explained(asked: Asked) -> Explanation:
+    """Return what a command does; raises InvalidInputError for a layout that no plan has."""
+    request, stated = asked.request, asked.stated
+    found = Explanation(
+        launcher=stated.launcher,
+        command=asked.text,
+        request=request,
+        given=stated.given,
+        notes=asked.question.notes,
+        open_request=asked.open_request,
+    )
+    if isinstance(stated, StatedTraining):
+        assert isinstance(request, TrainingRequest), "a training command asks a training request"
+        return _trained(found, request, stated)
+    assert isinstance(request, ServingRequest), "the command of a server asks a serving request"
+    return _served(found, request, stated)
+
+
+def _trained(found: Explanation, request: TrainingRequest, stated: StatedTraining) -> Explanation:
+    problems = broken_training_rules(request, stated)
+    if problems:
+        return replace(found, problems=problems)
+    plan = training_plan(request, stated)
+    predicted = predict_here(replace(request, slo=Slo()), plan)
+    judged = predicted if request.slo == Slo() else predict_here(request, plan)
+    return replace(found, plan=predicted, reason=predicted.reason or judged.reason)
+
+
+def _served(found: Explanation, request: ServingRequest, stated: StatedServer) -> Explanation:
+    try:
+        of_server = degrees(stated.flags, request.search.engine, experts=EXPERTS in request.model.dims)
+    except InvalidInputError as error:
+        return replace(found, problems=(error.problem,))
+    problems = broken_rules(request, stated.flags, of_server)
+    if problems:
+        return replace(found, problems=problems)
+    return _predicted(found, request, stated, server_plan(request, stated.flags, of_server))
+
+
+def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer, plan: Plan) -> Explanation:
+    """The figures at the asked load, the highest rate, and the target that is missed."""
+    # Figures of the asked load, whatever targets they miss.
+    at_load = replace(request, objective=Objective.DEVICES, slo=Slo())
+    first = predict_here(at_load, plan)
+    held = with_memory_share(request, first, stated.flags.memory_share)
+    at_load = replace(at_load, cluster=held.cluster)
+    predicted = first if held is request else predict_here(at_load, plan)
+    if not predicted.feasible:
+        return replace(found, reason=predicted.reason)
+    judged = predict_here(held, plan)
+    most = judged if judged.feasible and request.objective is Objective.THROUGHPUT else None
+    return replace(found, plan=predicted, most=most, reason=judged.reason)
+
+
+def with_better(found: Explanation, solve: Solve) -> Explanation:
+    """Return the explanation with the best plan of the request and launcher where it is better than the command's."""
+    request = found.open_request or found.request
+    plan = solve(request)
+    if not plan.feasible:
+        return found.with_better(None)
+    own, best = (None if each is None else each.certificate.objective for each in (found.most or found.plan, plan))
+    judged = None if found.problems or found.reason is not None else own
+    gain = None if judged is None or best is None else 1.0 - best / judged
+    if gain is not None and gain < LEAST_GAIN:
+        return found.with_better(None)
+    try:
+        command = commands(export(plan, request, found.launcher.value))
+    except ExportError:
+        return found.with_better(None)
+    return found.with_better(Better(plan, command, gain, differences(found.given, read_command(command).given)))

@@ -1,0 +1,123 @@
+"""All that is said of a launch command: read, started, fitted, predicted, and compared with the best plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from meshwright.app.launching.flags.flag import GivenFlag, Standing
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.reason import Reason
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.request import PlanRequest
+
+
+class Verdict(StrEnum):
+    """The answer to a launch command, in a word."""
+
+    RUNS = "runs"
+    """It starts, fits and keeps its targets."""
+    MISSES = "misses"
+    """It runs, and misses a target or does not keep up with the load."""
+    DOES_NOT_FIT = "does not fit"
+    """It runs out of memory."""
+    DOES_NOT_START = "does not start"
+    """The launcher refuses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A flag that the better plan's command has otherwise; None where a command leaves it out."""
+
+    flag: str
+    given: str | None
+    better: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Better:
+    """The best plan that was found for the request, gradients beside the backward pass, and its command.
+
+    gain   share of the command's own objective that it saves; None where the command has none
+    """
+
+    plan: Plan
+    command: str
+    gain: float | None
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The answer to a launch command.
+
+    command    its text, or that of the script around it
+    problems   rules of the launcher that it breaks
+    plan       the plan that it stands for, with figures at the asked load; None where it does not start, or of a server fit
+    most       serving: the same at the highest rate that it keeps its targets at; None where it keeps them at none
+    reason     why it does not fit, or misses
+    better     the best plan of the launcher where it is better; ``searched`` says whether one was looked for
+    open_request  what a better plan is searched for, where flags of the command alone decide a part of the request
+    """
+
+    launcher: Launcher
+    command: str
+    request: PlanRequest
+    given: tuple[GivenFlag, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    plan: Plan | None = None
+    most: Plan | None = None
+    reason: Reason | None = None
+    searched: bool = False
+    better: Better | None = None
+    open_request: PlanRequest | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer in a word."""
+        if self.problems:
+            return Verdict.DOES_NOT_START
+        if self.reason is None:
+            return Verdict.RUNS
+        return Verdict.DOES_NOT_FIT if self.reason.unit == "bytes" else Verdict.MISSES
+
+    def with_better(self, better: Better | None) -> Explanation:
+        """Return the explanation after the search for a better plan."""
+        return replace(self, searched=True, better=better)
+
+
+# Two commands of a launcher, flag by flag.
+
+
+def differences(given: Sequence[GivenFlag], better: Sequence[GivenFlag]) -> tuple[Difference, ...]:
+    """Return the flags that say something of a plan and that two commands have with other values, or one alone."""
+    theirs, ours = _by_field(given), _by_field(better)
+    return tuple(
+        Difference(_name(theirs, ours, field), _value(theirs, field), _value(ours, field))
+        for field in dict.fromkeys((*theirs, *ours))
+        if _meaning(theirs, field) != _meaning(ours, field)
+    )
+
+
+def _by_field(flags: Sequence[GivenFlag]) -> Mapping[str, GivenFlag]:
+    return {flag.field: flag for flag in flags if flag.standing is Standing.READ and flag.field not in _NAMES}
+
+
+_NAMES = ("model", "config_file", "deepspeed_config", "deepspeed_file", "fsdp_config")
+"""Fields that name things, whose keys are told one by one, and are no choice."""
+
+
+def _name(theirs: Mapping[str, GivenFlag], ours: Mapping[str, GivenFlag], field: str) -> str:
+    return (theirs.get(field) or ours[field]).name
+
+
+def _value(flags: Mapping[str, GivenFlag], field: str) -> str | None:
+    if field not in flags:
+        return None
+    return flags[field].value or "on"
+
+
+def _meaning(flags: Mapping[str, GivenFlag], field: str) -> object:
+    return flags[field].meaning if field in flags else None

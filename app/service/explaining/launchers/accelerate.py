@@ -1,0 +1,201 @@
+"""A run of Hugging Face Accelerate, by its configuration, its launch and a script's arguments, in the words of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshwright.app.launching.flags.accelerate import ACCELERATE, AccelerateKeys
+from meshwright.app.launching.flags.flag import GivenFlag, ReadCommand
+from meshwright.app.service.explaining.launch_files import config_of, words_of_config
+from meshwright.app.service.explaining.launchers.deepspeed import stated_by_keys
+from meshwright.app.service.explaining.launchers.trainer import TrainerRun, trainer_run
+from meshwright.app.service.explaining.start import Start
+from meshwright.app.service.explaining.stated import StatedTraining
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer
+from meshwright.costmodels.units import DType
+from meshwright.solver.problem.choices import Launcher, Recompute
+
+_BACKENDS = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
+_ZERO = {
+    **dict.fromkeys(("1", "FULL_SHARD", "TRUE"), 3),
+    **dict.fromkeys(("2", "SHARD_GRAD_OP", "FALSE"), 2),
+    **dict.fromkeys(("3", "NO_SHARD", "NO_RESHARD"), 0),
+    **dict.fromkeys(("4", "HYBRID_SHARD"), 3),
+    **dict.fromkeys(("5", "HYBRID_SHARD_ZERO2"), 2),
+}
+"""ZeRO stages of FSDP's strategies (utils/constants.py, FSDP_SHARDING_STRATEGY) and of what FSDP2 reshards."""
+_OF_A_NODE = ("4", "5", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+_FORMATS = {"bf16": DType.BF16, "fp16": DType.FP16, **dict.fromkeys(("no", "none", "false"), DType.FP32)}
+_DEFAULT_ZERO = 2
+"""Stage of DeepSpeed unless told (utils/dataclasses.py, DeepSpeedPlugin)."""
+_VALUED_OPTIONS = frozenset(name for name, has_value in ACCELERATE.harmless.items() if has_value)
+
+
+def read_accelerate(start: Start) -> StatedTraining:
+    """Return what a run of Accelerate states; raises InvalidInputError for a value that can't be."""
+    options, script = _split(start.words)
+    read = _read(options, start)
+    keys = AccelerateKeys(**read.fields)
+    trainer = trainer_run(replace(start, words=script))
+    backend = keys.backend or ("DEEPSPEED" if trainer.deepspeed_file is not None else None)
+    backend = backend or ("FSDP" if trainer.arguments.fsdp else "MULTI_GPU")
+    if backend not in _BACKENDS:
+        raise InvalidInputError(
+            "runs of Accelerate are read that train on devices by themselves, by FSDP or by DeepSpeed",
+            given=f"distributed_type {backend}",
+            allowed=", ".join(_BACKENDS),
+            remedy="give the command of Megatron-LM's own script" if backend == "MEGATRON_LM" else None,
+        )
+    world = 1 if backend == "NO" and keys.world is None else keys.world
+    if backend == "DEEPSPEED":
+        return _by_deepspeed(keys, trainer, replace(start, world=world), read.given)
+    return _by_pytorch(keys, trainer, replace(start, world=world), read.given, is_sharded=backend == "FSDP")
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The options of the launch, and the words behind the script or module that it starts."""
+    place = 0
+    while place < len(words):
+        word = words[place]
+        name = word.lstrip("-").replace("_", "-")
+        if not word.startswith("-"):
+            return words[:place], words[place + 1 :]
+        known = ACCELERATE.by_name.get(name)
+        takes = (known is not None and known.read is not None) or name in ACCELERATE.not_priced or name in _VALUED_OPTIONS
+        # Options that the table has not are taken to have a value, but before another and before a script.
+        following = words[place + 1] if place + 1 < len(words) else "-"
+        unknown = known is None and name not in ACCELERATE.harmless and not following.endswith(".py")
+        place += 2 if "=" not in word and (takes or unknown) and not following.startswith("--") else 1
+    return words, ()
+
+
+def _read(options: Sequence[str], start: Start) -> ReadCommand:
+    """The keys of the file that the launch names and its options, which hold where both say something."""
+    own = ACCELERATE.read(options)
+    document = start.document
+    named = own.fields.get("config_file")
+    if document is None and named is not None:
+        document = config_of(start.files.required(named, flag="--config_file"))
+        if document is None:
+            raise InvalidInputError("the configuration of Accelerate is no YAML", given=named)
+    if document is None:
+        return own
+    of_file = ACCELERATE.read(words_of_config(document))
+    return ReadCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
+
+
+def _by_deepspeed(keys: AccelerateKeys, trainer: TrainerRun, start: Start, given: tuple[GivenFlag, ...]) -> StatedTraining:
+    """The run by DeepSpeed's own file where one is named, else by Accelerate's keys for it."""
+    named = keys.deepspeed_file or trainer.deepspeed_file
+    if named is None:
+        found = stated_by_keys(_deepspeed_document(keys), trainer, start)
+        return replace(found, launcher=Launcher.ACCELERATE, given=(*given, *trainer.given))
+    document = config_of(start.files.required(named, flag="deepspeed_config_file"))
+    if document is None:
+        raise InvalidInputError("the configuration of DeepSpeed is no JSON", given=named)
+    found = stated_by_keys(document, trainer, start)
+    return replace(found, launcher=Launcher.ACCELERATE, given=(*given, *found.given))
+
+
+def _deepspeed_document(keys: AccelerateKeys) -> Mapping[str, Any]:
+    """The configuration that Accelerate makes of its keys."""
+    zero: dict[str, Any] = {"stage": _DEFAULT_ZERO if keys.zero_stage is None else keys.zero_stage}
+    for name, device in (("offload_optimizer", keys.optimizer_to), ("offload_param", keys.weights_to)):
+        if device is not None and device.casefold() != "none":
+            zero[name] = {"device": device}
+    precision = _precision(keys, None)
+    return {
+        "zero_optimization": zero,
+        **({} if keys.accumulation is None else {"gradient_accumulation_steps": keys.accumulation}),
+        **({"bf16": {"enabled": True}} if precision is DType.BF16 else {}),
+        **({"fp16": {"enabled": True}} if precision is DType.FP16 else {}),
+    }
+
+
+def _by_pytorch(
+    keys: AccelerateKeys, trainer: TrainerRun, start: Start, given: tuple[GivenFlag, ...], *, is_sharded: bool
+) -> StatedTraining:
+    zero = _zero_stage(keys, trainer) if is_sharded else 0
+    tp, cp = keys.tp or 1, (keys.cp or 1) * (keys.sp or 1)
+    microbatch = trainer.microbatch
+    return StatedTraining(
+        launcher=Launcher.ACCELERATE,
+        given=(*given, *trainer.given),
+        environment=start.environment,
+        notes=(*_notes(keys, trainer, is_sharded=is_sharded), *trainer.notes),
+        problems=_problems(keys),
+        model=trainer.arguments.model,
+        world=start.world,
+        data_parallel=None if keys.shard is None else (keys.replicate or 1) * keys.shard,
+        tp=tp,
+        cp=cp,
+        ulysses=keys.sp or 1,
+        microbatch=microbatch,
+        accumulation=keys.accumulation or trainer.accumulation,
+        seq_len=trainer.arguments.seq_len,
+        zero_stage=zero,
+        shard_ranks=_shard_ranks(keys, start.world) if zero > 0 else None,
+        recompute=Recompute.FULL if keys.checkpointing or trainer.recomputes else Recompute.NONE,
+        offload=Offload(optimizer=1.0, weights=1.0, gradients=1.0) if is_sharded and keys.offloaded else NOTHING_OFFLOADED,
+        workload={
+            "precision": _precision(keys, trainer).value,
+            "optimizer": (trainer.optimizer or Optimizer.ADAMW).value,
+        },
+    )
+
+
+def _zero_stage(keys: AccelerateKeys, trainer: TrainerRun) -> int:
+    """FSDP's stage by what it reshards (2) or its strategy (1), or the first word of the Trainer's argument."""
+    told = (trainer.arguments.fsdp or "").replace(",", " ").split()
+    said = keys.reshard if (keys.fsdp_version or 1) > 1 or keys.strategy is None else keys.strategy
+    if said is None and told:
+        said = told[0].upper()
+    if said is not None and said not in _ZERO:
+        raise InvalidInputError("FSDP has no such strategy", given=said, allowed=", ".join(_ZERO))
+    return 3 if said is None else _ZERO[said]
+
+
+def _shard_ranks(keys: AccelerateKeys, world: int | None) -> int | None:
+    """Ranks of a group that shards: as the mesh says, a node's of a hybrid strategy, else all."""
+    if keys.replicate is not None and keys.replicate > 1 and keys.shard is not None:
+        return keys.shard * (keys.cp or 1)
+    if keys.strategy in _OF_A_NODE and (keys.fsdp_version or 1) == 1 and world is not None and (keys.nodes or 1) > 1:
+        return world // (keys.nodes or 1)
+    return None
+
+
+def _precision(keys: AccelerateKeys, trainer: TrainerRun | None) -> DType:
+    """The working format: the Trainer's arguments hold where they say one."""
+    if trainer is not None and (trainer.arguments.bf16 or trainer.arguments.fp16):
+        return DType.BF16 if trainer.arguments.bf16 else DType.FP16
+    named = (keys.precision or "no").casefold()
+    if named not in _FORMATS:
+        raise InvalidInputError("no cost model covers this mixed precision here", given=named, allowed="bf16, fp16, no")
+    return _FORMATS[named]
+
+
+def _problems(keys: AccelerateKeys) -> tuple[str, ...]:
+    """Rules of ParallelismConfig and of the launch that hold whatever the model is."""
+    found = []
+    meshed = any(degree is not None and degree > 1 for degree in (keys.replicate, keys.shard, keys.tp, keys.cp, keys.sp))
+    if meshed and (keys.fsdp_version or 1) == 1:
+        found.append("parallelism_config needs FSDP with fsdp_version 2")
+    if (keys.cp or 1) > 1 and (keys.sp or 1) > 1:
+        found.append("cp_size and sp_size are both above 1")
+    if (keys.replicate or 1) > 1 and ((keys.tp or 1) > 1 or (keys.cp or 1) > 1) and (keys.shard or 1) == 1:
+        found.append("dp_replicate_size beside tp or cp needs a dp_shard_size above 1")
+    return tuple(found)
+
+
+def _notes(keys: AccelerateKeys, trainer: TrainerRun, *, is_sharded: bool) -> tuple[str, ...]:
+    said = []
+    if trainer.microbatch is None:
+        said.append("micro-batches are what the batch leaves of each replica: the script decides, and nothing here says")
+    if trainer.recomputes is None and not keys.checkpointing:
+        said.append("no layers are taken to be recomputed: the script decides, and nothing here says")
+    if is_sharded:
+        said.append("gradients are taken to be sharded in every micro-batch (sync_each_batch)")
+    return tuple(said)

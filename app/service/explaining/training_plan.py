@@ -1,0 +1,171 @@
+"""The plan that a training command stands for, and the rules of its launcher that it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans
+from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.launching.exporters.shape import is_layer
+from meshwright.app.service.explaining.stated import StatedTraining
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
+from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, StageSpan, evaluate_decision
+from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.meshes import Mesh
+from meshwright.solver.training.space.schedules import PLAIN, Pipelining
+
+
+def broken_rules(request: TrainingRequest, stated: StatedTraining) -> tuple[str, ...]:
+    """Return why a launcher refuses a command on the devices of a request; empty where it does not."""
+    return (*stated.problems, *_of_devices(request, stated), *_of_model(request, stated))
+
+
+def _of_devices(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]:
+    world = world_of(request, stated)
+    ranks = stated.tp * stated.pp * stated.cp
+    if world > request.cluster.n_devices:
+        yield f"the command starts {world} ranks, and there are {request.cluster.n_devices} devices"
+    if world % ranks:
+        yield f"{world} ranks do not divide by tp {stated.tp} x pp {stated.pp} x cp {stated.cp}"
+        return
+    replicas = world // ranks
+    if stated.data_parallel not in (None, replicas):
+        yield f"the command says {stated.data_parallel} replicas, and {world} ranks are {replicas} of {ranks}"
+    size = microbatch_of(request, stated)
+    if request.workload.global_batch % (replicas * size):
+        yield f"a global batch of {request.workload.global_batch} does not divide by {replicas} replicas x micro-batch {size}"
+    if stated.ep > 1 and world % (stated.ep * (stated.etp or stated.tp) * stated.pp):
+        yield f"{world} ranks do not divide by etp {stated.etp or stated.tp} x ep {stated.ep} x pp {stated.pp}"
+    copies = stated.optimizer_copies or 1
+    if stated.shard_ranks is not None and replicas * stated.cp % stated.shard_ranks:
+        yield f"{replicas * stated.cp} ranks of data do not divide by shards over {stated.shard_ranks}"
+    if replicas * stated.cp % copies:
+        yield f"{copies} copies of the optimizer over {replicas * stated.cp} ranks of data do not divide"
+
+
+def _of_model(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]:
+    dims, facts = request.model.dims, TRAINERS[stated.launcher]
+    heads, kv_heads = dims.get(HEADS, 1), dims.get(KV_HEADS, dims.get(HEADS, 1))
+    if heads % stated.tp:
+        yield f"{heads} attention heads do not divide by tp {stated.tp}"
+    elif kv_heads % stated.tp and not (facts.replicates_kv_heads and stated.tp % kv_heads == 0):
+        yield f"{kv_heads} key/value heads do not divide by tp {stated.tp}"
+    experts = dims.get(EXPERTS, 0)
+    if stated.ep > 1 and (experts == 0 or experts % stated.ep):
+        yield f"{experts} experts do not divide by ep {stated.ep}"
+    if experts and stated.tp > 1 and facts.experts_ask_for_sp and not stated.sequence_parallel:
+        yield f"experts beside tp {stated.tp} need sequence parallelism"
+    if stated.sequence_parallel and request.workload.seq_len % stated.tp:
+        yield f"sequences of {request.workload.seq_len} tokens do not divide by tp {stated.tp}"
+    if stated.zero_stage > facts.max_zero_with_pipeline and stated.pp > 1:
+        yield f"ZeRO-{stated.zero_stage} does not go with a pipeline"
+    layers = sum(1 for name in request.model.layers if is_layer(request.model.block(name)))
+    if stated.parts and sum(stated.parts) != layers:
+        yield f"the stages hold {sum(stated.parts)} layers, the model has {layers}"
+    elif not stated.parts and layers % (stated.pp * stated.chunks):
+        yield f"{layers} layers do not divide by {stated.pp * stated.chunks} stages or virtual stages"
+
+
+def world_of(request: TrainingRequest, stated: StatedTraining) -> int:
+    """Return the ranks of a command: as many as it starts, else one a device."""
+    return stated.world or request.cluster.n_devices
+
+
+def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
+    """Return the plan of a command that breaks no rule; raises InvalidInputError for one that no cost model covers."""
+    replicas = world_of(request, stated) // (stated.tp * stated.pp * stated.cp)
+    size = microbatch_of(request, stated)
+    boundary = sharded(SEQ) if stated.sequence_parallel else REPLICATED
+    ranks = replicas * stated.cp
+    candidate = Candidate(
+        Mesh(
+            dp=replicas,
+            tp=stated.tp,
+            pp=stated.pp,
+            cp=stated.cp,
+            ep=stated.ep,
+            ulysses=stated.ulysses,
+            etp=stated.etp,
+            choices=MeshChoices.of(stated.mesh, dp=replicas, pp=stated.pp),
+        ),
+        size,
+        request.workload.global_batch // (replicas * size),
+        stated.zero_stage if ranks > 1 else 0,
+        boundary,
+        (stated.recompute,),
+        _pipelining(stated),
+        shard_ranks=_shard_ranks(stated, ranks),
+        offload=stated.offload,
+        tp_overlap=stated.tp_overlap,
+    )
+    try:
+        costs = TrainingCosts(request)
+        candidate, kept = _with_some_layers(candidate, stated, costs)
+        kinds = costs.stage_kinds(candidate)
+        sharding = fastest_sharding(costs, candidate, kinds)
+        spans = _spans(stated, candidate) if stated.parts else launchers_spans(len(request.model.layers), candidate)
+        spans = tuple(replace(span, recompute=stated.recompute, kept_from=kept(span)) for span in spans)
+    except NotPredictedError as error:
+        raise InvalidInputError(f"no cost model covers this command: {error}") from None
+    tables = costs.stage_tables(candidate, sharding, kinds)
+    decision = Decision(candidate, sharding, spans)
+    return CostedRun(request, costs, decision, evaluate_decision(decision, tables)).plan()
+
+
+def _with_some_layers(
+    candidate: Candidate, stated: StatedTraining, costs: TrainingCosts
+) -> tuple[Candidate, Callable[[StageSpan], int | None]]:
+    """The candidate that recomputes the first layers of each part whole where a command says some, and the layer of a part from
+    which on nothing is recomputed."""
+    first = costs.first_layers(stated.stages)
+    if stated.recompute is not Recompute.FULL or first is None:
+        return candidate, lambda _: None
+    some_of = candidate.of_first_layers(first.number)
+    if candidate.mesh.pp == 1:
+        return (some_of if first.number < int(first.again.sum()) else candidate), lambda _: None
+    schedule = candidate.pipelining
+    if schedule.of_some_layers(candidate.mesh.pp) is None:
+        raise NotPredictedError(f"{first.number} layers of each stage recomputed whole under {schedule.schedule.value}")
+    return some_of, lambda span: first.end_in(span.first, span.last)
+
+
+def _shard_ranks(stated: StatedTraining, ranks: int) -> int | None:
+    """Ranks that state is sharded over, of so many that hold the same layers; None for all of them."""
+    if stated.shard_ranks is not None:
+        return None if stated.shard_ranks == ranks else stated.shard_ranks
+    copies = stated.optimizer_copies or 1
+    return None if copies == 1 else ranks // copies
+
+
+def microbatch_of(request: TrainingRequest, stated: StatedTraining) -> int:
+    """Return the sequences of a micro-batch: as many as the command says, else what the batch leaves of each."""
+    if stated.microbatch is not None:
+        return stated.microbatch
+    replicas = world_of(request, stated) // (stated.tp * stated.pp * stated.cp)
+    return max(1, request.workload.global_batch // (replicas * (stated.accumulation or 1)))
+
+
+def _pipelining(stated: StatedTraining) -> Pipelining:
+    if stated.pp == 1 or stated.schedule is None:
+        return PLAIN
+    return Pipelining(Schedule(stated.schedule), stated.chunks)
+
+
+def _spans(stated: StatedTraining, candidate: Candidate) -> tuple[StageSpan, ...]:
+    """Layers of each part: the embedding with the first, the head with the last."""
+    spans, first = [], 0
+    for position, count in enumerate(stated.parts):
+        last = first + count - 1 + (position == 0) + (position == len(stated.parts) - 1)
+        spans.append(StageSpan(first, last, candidate.recompute[0]))
+        first = last + 1
+    return tuple(spans)

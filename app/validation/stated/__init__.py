@@ -1,1 +1,0 @@
-"""Statements of rows: their columns, their words by the mapping of the table, and assumptions of the rest."""

@@ -1,0 +1,142 @@
+"""The page that shows what starts a plan: the launcher's command and files, and the job of a scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+
+from meshwright.app.base.documents import parse_document
+from meshwright.app.base.errors import NoSuchError
+from meshwright.app.base.quoting import html_lines, html_text, shell_comment
+from meshwright.app.launching.exporters import startable_by
+from meshwright.app.launching.exporters.launch import SCRIPT_NAME
+from meshwright.app.launching.exporters.schedulers import Scheduler, schedulers_of
+from meshwright.app.requests.plan_documents import read_plan_document
+from meshwright.app.service import answers
+from meshwright.app.service.child import Children
+from meshwright.app.store.plans import PlanReader
+from meshwright.app.store.principal import Principal
+from meshwright.app.web.pages.layout import HEADERS, alert, choice, link, page
+from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute
+from meshwright.costmodels.errors import MeshwrightError
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS, launcher_of
+from meshwright.solver.problem.request import ServingRequest
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+AsLauncher = Annotated[Launcher | Literal[""], Query()]
+AsScheduler = Annotated[Scheduler | Literal[""], Query()]
+
+
+@router.get("/plans/{digest}/launch")
+async def show_launch(
+    request: Request, caller: PageReader, digest: str, launcher: AsLauncher = "", scheduler: AsScheduler = ""
+) -> Response:
+    """The command and the files by which a launcher starts a plan; without one, that of the request or one that can."""
+    text, answered, preferred = await _stored(request, caller, digest)
+    chosen = launcher or preferred
+    title = f"<h1>Launch {link(f'/plans/{digest}', answered.plan.model or 'the plan')}</h1>"
+    body = f"{title}{_form(digest, answered, chosen, scheduler)}"
+    status = 200
+    try:
+        found = await _launched(request, caller, text, chosen, scheduler)
+    except MeshwrightError as error:
+        status = 422
+        body += alert(str(error))
+    else:
+        body += _shown(digest, found, chosen, scheduler)
+    return page("Launch", body, status=status, signed_in=COOKIE in request.cookies)
+
+
+@router.get("/plans/{digest}/launch/file")
+async def take_file(
+    request: Request,
+    caller: PageReader,
+    digest: str,
+    name: Annotated[str, Query(max_length=200)],
+    launcher: AsLauncher = "",
+    scheduler: AsScheduler = "",
+) -> Response:
+    """One of the files that start a plan, to take away."""
+    text, _, preferred = await _stored(request, caller, digest)
+    found = await _launched(request, caller, text, launcher or preferred, scheduler)
+    texts = dict(_files(found))
+    if name not in texts:
+        raise NoSuchError("the launch has no such file", given=name)
+    # Names of files are ours; what a header may hold is a part of what a file name may.
+    safe = "".join(letter for letter in PurePosixPath(name).name if letter.isascii() and (letter.isalnum() or letter in "._-"))
+    return PlainTextResponse(texts[name], headers=HEADERS | {"content-disposition": f'attachment; filename="{safe}"'})
+
+
+async def _stored(request: Request, caller: Principal, digest: str) -> tuple[str, AnsweredRequest, Launcher]:
+    """The text of a plan, what it says, and the launcher that its request names, or else the first that can start it."""
+    reader: PlanReader = request.app.state.plan_reader
+    stored = await reader.get(caller.tenant, digest)
+    return stored.text, *await asyncio.to_thread(_read, stored.text)
+
+
+def _read(text: str) -> tuple[AnsweredRequest, Launcher]:
+    answered = read_plan_document(parse_document(text.encode(), what="plan"))
+    plan, request = answered.plan, answered.request
+    named = launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher
+    named = named or next(iter(SERVERS))
+    return answered, (startable_by(plan, request, named) if plan.feasible else None) or named
+
+
+async def _launched(
+    request: Request, caller: Principal, text: str, launcher: Launcher, scheduler: Scheduler | str
+) -> dict[str, Any]:
+    children: Children = request.app.state.children
+    plan = await asyncio.to_thread(parse_document, text.encode(), what="plan")
+    asked = {"plan": plan, "launcher": launcher.value, "scheduler": str(scheduler) or None}
+    return dict(await children.answer(caller.tenant, answers.launch_document, asked))
+
+
+def _form(digest: str, answered: AnsweredRequest, launcher: Launcher, scheduler: Scheduler | str) -> str:
+    able = SERVERS if isinstance(answered.request, ServingRequest) else TRAINERS
+    launchers = [(each.value, each.value) for each in able]
+    schedulers = [("", "by hand"), *((each.value, each.value) for each in schedulers_of(answered.request))]
+    started = choice("scheduler", "Started", schedulers, str(scheduler))
+    return (
+        f'<form method="get" action="/plans/{html_text(digest)}/launch"><div class="fields">'
+        f"{choice('launcher', 'Launcher', launchers, launcher.value)}{started}"
+        "</div><p><button>Show</button></p></form>"
+    )
+
+
+def _files(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Files of a launch by name, the script that starts it first."""
+    said = [f"Takes for granted: {each}" for each in found["assumptions"]]
+    said += [f"Not expressible: {each}" for each in found["inexpressible"]]
+    script = "\n".join(["#!/bin/sh", *map(shell_comment, said), found["command"], ""])
+    job = found.get("job")
+    jobs = [] if job is None else [(str(job["file"]), str(job["text"]))]
+    return [(SCRIPT_NAME, script), *jobs, *found["files"].items()]
+
+
+def _shown(digest: str, found: dict[str, Any], launcher: Launcher, scheduler: Scheduler | str) -> str:
+    named = html_text(f"{found['launcher']} {found['version']}")
+    parts = [f"<p>For {named}. A click on a text marks all of it to be copied.</p>"]
+    for title, texts in (("Taken for granted", found["assumptions"]), ("What the launcher can't do", found["inexpressible"])):
+        if texts:
+            parts.append(f"<h2>{title}</h2><ul>{''.join(f'<li>{html_text(each)}</li>' for each in texts)}</ul>")
+    parts.append(f"<h2>Command</h2>{_text('Command', found['command'])}")
+    if found.get("job") is not None:
+        parts.append(f"<h2>Submit</h2>{_text('Submit', found['job']['submit'])}")
+    for name, text in _files(found):
+        query = urlencode({"launcher": launcher.value, "scheduler": str(scheduler), "name": name})
+        taken = link(f"/plans/{digest}/launch/file?{query}", "take this file")
+        parts.append(f"<h2>{html_text(name)}</h2><p>{taken}</p>")
+        parts.append("" if name == SCRIPT_NAME else _text(name, text))
+    return "".join(parts)
+
+
+def _text(name: str, text: str) -> str:
+    return f'<pre class="take" tabindex="0" role="region" aria-label="{html_text(name)}">{html_lines(text)}</pre>'

@@ -1,0 +1,62 @@
+"""The sign-in of the pages: a key of the service, kept in a cookie that no script can read."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse, RedirectResponse
+
+from meshwright.app.base.errors import AuthenticationError
+from meshwright.app.base.quoting import html_text
+from meshwright.app.web.gate import RequestGate
+from meshwright.app.web.pages.layout import HEADERS, STYLE_SHEET, page
+from meshwright.app.web.pages.routes import COOKIE, PageRoute, form_of
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@router.get("/pages.css")
+def style_sheet() -> Response:
+    """The style of all pages."""
+    return PlainTextResponse(STYLE_SHEET, headers=HEADERS | {"cache-control": "max-age=3600"}, media_type="text/css")
+
+
+@router.get("/sign-in")
+def ask_for_key() -> Response:
+    """The form that asks for a key."""
+    return _form()
+
+
+@router.post("/sign-in")
+async def sign_in(request: Request) -> Response:
+    """Keep a key that holds in the caller's cookie, for this session of the browser."""
+    gate: RequestGate = request.app.state.gate
+    key = (await form_of(request)).get("key", "")
+    try:
+        await gate.admit(request, shown=f"Bearer {key}")
+    except AuthenticationError as error:
+        return _form(str(error), status=401)
+    response = RedirectResponse("/", 303, HEADERS)
+    response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/")
+    return response
+
+
+@router.post("/sign-out")
+async def sign_out(request: Request) -> Response:
+    """Forget the key."""
+    await form_of(request)
+    response = RedirectResponse("/sign-in", 303, HEADERS)
+    response.delete_cookie(COOKIE, path="/")
+    return response
+
+
+def _form(problem: str | None = None, *, status: int = 200) -> Response:
+    said = "" if problem is None else f'<p class="bad" role="alert">{html_text(problem)}</p>'
+    return page(
+        "Sign in",
+        f"<h1>Sign in</h1>{said}"
+        '<form method="post" action="/sign-in"><label for="key">API key</label>'
+        '<input id="key" name="key" type="password" autocomplete="current-password" required autofocus> '
+        "<button>Sign in</button></form>"
+        '<p class="quiet">A key is made with <code>meshwright keys create</code>.</p>',
+        status=status,
+    )

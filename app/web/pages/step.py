@@ -1,0 +1,56 @@
+"""The page of a training step, to be looked at closely: larger and smaller, earlier and later, without a script."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request, Response
+
+from meshwright.app.pictures.drawings import timeline_drawing
+from meshwright.app.pictures.page import scrolled
+from meshwright.app.pictures.step_timeline import step_timeline
+from meshwright.app.pictures.trace import no_timeline
+from meshwright.app.web.pages.layout import link, page
+from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, stored_plan
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+SMALLEST = 1e-6
+"""Share of a step below which nothing is enlarged: a slice of the shortest steps takes more."""
+
+Share = Annotated[float, Query(ge=0.0, le=1.0, allow_inf_nan=False)]
+
+
+@router.get("/plans/{digest}/step")
+def show_step(request: Request, caller: PageReader, digest: str, start: Share = 0.0, width: Share = 1.0) -> Response:
+    """The part of a step between two shares of it, and the ways from there."""
+    answered = stored_plan(request, caller, digest)
+    timeline = step_timeline(answered)
+    if timeline is None:
+        raise no_timeline(answered)
+    width = max(width, SMALLEST)
+    start = min(start, 1.0 - width)
+    svg = timeline_drawing(answered, (start * timeline.end_s, (start + width) * timeline.end_s))
+    middle = start + width / 2
+    ways = (
+        ("whole", 0.0, 1.0),
+        ("larger", middle - width / 4, width / 2),
+        ("smaller", middle - width, width * 2),
+        ("earlier", start - width / 2, width),
+        ("later", start + width / 2, width),
+        ("beginning", 0.0, width),
+        ("end", 1.0 - width, width),
+    )
+    shown = " · ".join(link(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways)
+    body = (
+        f"<h1>One step of {link(f'/plans/{digest}', answered.plan.model)}</h1>"
+        f"<p>{shown}</p>{scrolled('One step', 'wide')}{svg}</div>"
+    )
+    return page("One step", body, signed_in=COOKIE in request.cookies)
+
+
+def _query(start: float, width: float) -> str:
+    """A part of a step that lies in it."""
+    width = min(1.0, max(SMALLEST, width))
+    return urlencode({"start": f"{min(max(0.0, start), 1.0 - width):.8f}", "width": f"{width:.8f}"})

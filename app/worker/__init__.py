@@ -1,1 +1,0 @@
-"""The process that takes jobs from the queue and solves them. What a job is stands in `app.jobs`."""

@@ -1,1 +1,0 @@
-"""Equal replicas that do both phases. Two pools are in `pools`, several kinds in `kinds`."""
