@@ -1,4 +1,4 @@
-"""Measure sharding over an n-D mesh: ``python benchmarks/block_sharding.py``.
+"""Measure sharding over an n-D mesh: ``python -m benchmarks.block_sharding``.
 
 Times the whole search, building included and imports excluded, of one training block and of whole models, and prints
 Markdown rows with the ratio to the model's own block. Each row is solved anew several times in this process, after one

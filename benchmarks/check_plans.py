@@ -1,6 +1,6 @@
 """CPU time of ``meshwright check examples/ci/plans``: cold (no stored plan) and warm (all stored).
 
-    python benchmarks/check_plans.py [DIR]
+    python -m benchmarks.check_plans [DIR]
 
 Prints CPU seconds of the command and of the solves (in processes of their own), and the wall time, which on a loaded
 machine says little.

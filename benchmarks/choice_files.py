@@ -1,6 +1,6 @@
 """Lists the files of code that name a search choice: what taking it out, or putting one like it in, would touch.
 
-    python benchmarks/choice_files.py rank_order [--also WORD ...]
+    python -m benchmarks.choice_files rank_order [--also WORD ...]
 
 A file names a choice where an identifier, an argument, a part of a module's path or a string is the name of its field, or where
 it imports the type of its values. Comments and docstrings do not count. What knows a choice under another word is found by that

@@ -1,6 +1,6 @@
 """CPU time of planning each example from nothing: a fresh process, no stored plan, compiled kernels as a second run finds them.
 
-    python benchmarks/cold_plans.py [EXAMPLE.yaml ...]
+    python -m benchmarks.cold_plans [EXAMPLE.yaml ...]
 
 Prints CPU seconds of the whole process (start and imports included), the same in units of the first example, and the
 certificate. The first run after an installation also compiles the inner loops once; ``--first`` measures that, with an

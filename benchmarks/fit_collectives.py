@@ -1,6 +1,6 @@
 """Fit the collective calibrations that Meshwright ships to measured NCCL tables, and print their cross-validated error.
 
-    python benchmarks/fit_collectives.py [--data ../shared/data/calibration] [--check]
+    python -m benchmarks.fit_collectives [--data ../shared/data/calibration] [--check]
 
 Each fifth message size of a series (device, collective, group size) is left out in turn and predicted from the others;
 the shipped constants are fitted to all. Writes costmodels/hardware/calibrations/collectives/*.json.

@@ -1,7 +1,7 @@
 """Fit the expert kernels that each serving engine runs, and print errors on model shapes never seen.
 
     pip install aiconfigurator-core==0.12.0
-    python benchmarks/fit_engine_experts.py [--tables .../aiconfigurator_core/systems/data] [--check]
+    python -m benchmarks.fit_engine_experts [--tables .../aiconfigurator_core/systems/data] [--check]
 
 The same layer of experts takes three times as long in one engine's kernels as in another's (CUTLASS and TRTLLM-gen, Triton,
 DeepGEMM), so each has its own curves: balanced rows of the tables that the package has for the engine. Adds them to

@@ -1,6 +1,6 @@
 """Fit the kernel calibrations that Meshwright ships to measured tables, and print their errors on rows held out.
 
-    python benchmarks/fit_kernels.py [--device h100_sxm] [--data ../shared/data/calibration] [--check]
+    python -m benchmarks.fit_kernels [--device h100_sxm] [--data ../shared/data/calibration] [--check]
 
 Every curve is fitted to four fifths of its table's rows and scored on the rest; GEMM is also scored on (n, k) pairs of
 which no row was seen. Writes costmodels/hardware/calibrations/kernels/*.json; with --check it only prints.

@@ -1,6 +1,6 @@
 """Fits the laws of memory of implementation profiles to measured training runs, and scores them on sources left out.
 
-Run from the root of the repository: python benchmarks/fit_memory.py [--write] [paths of measured tables]
+Run from the root of the repository: python -m benchmarks.fit_memory [--write] [paths of measured tables]
 
 Laws are printed as docs/cost-models.md has them. With --write those of profiles go into their files; the law of all others,
 which is printed too, is in costmodels/model/memory_law.py. Sources with labels are scored by the law that has not seen them.

@@ -1,6 +1,6 @@
 """Priors of networks between nodes: which share of its line rate a kind of network gives, fitted to measured training runs.
 
-Run from the root of the repository: python benchmarks/fit_networks.py [tables of measured runs]
+Run from the root of the repository: python -m benchmarks.fit_networks [tables of measured runs]
 
 Each run over several nodes is predicted at shares and costs per rank on a grid. What a source's runs have in common besides the
 network (a factor of its own, with the spread that docs/calibration.md states before any run) is integrated out, and so is the

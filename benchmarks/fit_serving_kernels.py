@@ -1,6 +1,6 @@
 """Fit the calibrations of serving kernels (fused experts, MLA) to measured tables, and print held-out errors.
 
-    python benchmarks/fit_serving_kernels.py [--data ../shared/data/calibration] [--check]
+    python -m benchmarks.fit_serving_kernels [--data ../shared/data/calibration] [--check]
 
 Experts are fitted to balanced rows of four fifths of the model shapes and scored on shapes never seen, then stored as fitted to
 all; MLA over prompts and caches to four fifths of its rows. Writes costmodels/hardware/calibrations/serving/*.json; --check

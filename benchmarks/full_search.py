@@ -1,6 +1,6 @@
 """Full searches of large models: CPU time and gap, and growth with layers and devices.
 
-Run from the root of the repository: python benchmarks/full_search.py [--growth-plot docs/full-search-growth.svg]
+Run from the root of the repository: python -m benchmarks.full_search [--growth-plot docs/full-search-growth.svg]
 With --rank-orders each search comes again with both orders of ranks open.
 
 CPU seconds are of one core, in one process, after a small search that compiles the kernels.

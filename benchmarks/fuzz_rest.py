@@ -1,4 +1,4 @@
-"""Throw mutated bodies at the service: ``python benchmarks/fuzz_rest.py [--bodies N] [--within-s S] [--tally FILE]``.
+"""Throw mutated bodies at the service: ``python -m benchmarks.fuzz_rest [--bodies N] [--within-s S] [--tally FILE]``.
 
 The whole service runs in this process over an SQLite file, without workers; bodies go through its ASGI interface, so that
 the time goes into the service and not into sockets. Documents of every endpoint that takes one are mutated (values, fields,

@@ -1,6 +1,6 @@
 """Reproduces the figures of Helix Parallelism (Bhatia et al. 2025) with one set of overheads for both models.
 
-    python benchmarks/helix.py
+    python -m benchmarks.helix
 
 Prints its figures beside the paper's; benchmarks/helix_page.py writes the page.
 """

@@ -1,6 +1,6 @@
 """The cost of lost devices, slow links and spines; the gain of idle devices, replicas by node group and unlike stages.
 
-Run from the root of the repository: python benchmarks/imperfect_clusters.py
+Run from the root of the repository: python -m benchmarks.imperfect_clusters
 Every plan is searched with proof and checked; CPU seconds are of one core.
 """
 

@@ -1,6 +1,6 @@
 """Steady states of the chart of throughput per device against tokens/s per user, against simulated closed loops.
 
-Run from the root of the repository: python benchmarks/interactivity.py
+Run from the root of the repository: python -m benchmarks.interactivity
 Prints the relative errors of the mean time per output token and of the throughput of Llama-3.1-8B on H100 at 1 to 64 sequences.
 Batches that their prompts are too slow to keep full are no points of the chart and are left out.
 """

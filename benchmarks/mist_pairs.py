@@ -1,6 +1,6 @@
 """Mist's inter-stage objective, solved exactly for every pair of micro-batch count and stage count of one instance.
 
-Run from the root of the repository: python benchmarks/mist_pairs.py
+Run from the root of the repository: python -m benchmarks.mist_pairs
 32 layers on 16 devices in 1 to 16 stages, micro-batch counts that divide a batch of 64; each stage chooses among ten settings
 that trade time for memory, as recomputation, ZeRO and offloading do. The objective is Mist's (EuroSys'25).
 """

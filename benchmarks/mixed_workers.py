@@ -1,6 +1,6 @@
 """The worth of several kinds of workers: goodput and fewest devices of clusters of two node groups, one kind against two.
 
-    python benchmarks/mixed_workers.py
+    python -m benchmarks.mixed_workers
 
 Llama-3.1-70B in bf16, 2,000 tokens in and 300 out, P95 TTFT 2 s and TPOT 60 ms. CPU seconds are of one thread, the second plan
 of a process.

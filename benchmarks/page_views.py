@@ -1,4 +1,4 @@
-"""The time until a page of the service is seen: ``python benchmarks/page_views.py [--plans N] [--views N]``.
+"""The time until a page of the service is seen: ``python -m benchmarks.page_views [--plans N] [--views N]``.
 
 Stores N plans, among them that of Llama-3.1-405B on 16,384 devices and one serving plan, then opens the list, the pages of
 these two and the form in Chromium, each in a fresh browser context. For each: the time to the first contentful paint and to

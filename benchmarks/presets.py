@@ -1,6 +1,6 @@
 """The gain of the full space over the spaces of published planners: ten requests, each searched in every preset.
 
-Run from the root of the repository: python benchmarks/presets.py [number of the first request, from 0] [how many]
+Run from the root of the repository: python -m benchmarks.presets [number of the first request, from 0] [how many]
 All searches are exact and use the same costs; the launcher is torchtitan, which expresses most of every planner's space.
 """
 

@@ -1,6 +1,6 @@
 """The distance of the analytic queueing model from the simulator, and the share of confidence intervals that hold the truth.
 
-Run from the root of the repository: python benchmarks/queue_accuracy.py [--intervals]
+Run from the root of the repository: python -m benchmarks.queue_accuracy [--intervals]
 Dense and mixture-of-experts layouts, pipelines and workers of a disaggregated pair, at shares of what each answers in a
 simulation that always has requests waiting. Prints a line a layout; with --intervals, coverage of the 90% intervals over
 repeated runs, against the percentile of all runs.

@@ -1,4 +1,4 @@
-"""The time of a re-plan after nodes are lost: ``python benchmarks/replan.py [--models N] [--workers N ...] [--solves N]``.
+"""The time of a re-plan after nodes are lost: ``python -m benchmarks.replan [--models N] [--workers N ...] [--solves N]``.
 
 For each number of workers, from an empty SQLite database: registers N models and 4 clusters of 2 nodes, stores the plans of
 5 workloads of every model on every cluster (1,000 for 50 models), takes one node from every cluster, and has all plans that

@@ -1,4 +1,4 @@
-"""The load that the service bears: ``PYTHONPATH=. python benchmarks/service_load.py [--processes N] [--database URL] ...``.
+"""The load that the service bears: ``PYTHONPATH=. python -m benchmarks.service_load [--processes N] [--database URL] ...``.
 
 Starts ``meshwright serve``, N times on ports of their own, over a new SQLite file or another database, has it plan one request,
 and then measures, each from several connections at once: stored plans by digest, stored plans by the same request, new

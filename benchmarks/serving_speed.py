@@ -1,6 +1,6 @@
 """CPU seconds to plan serving requests, workers that do both and pools of prefill and decode workers searched.
 
-Run from the root of the repository: python benchmarks/serving_speed.py [request file ...]
+Run from the root of the repository: python -m benchmarks.serving_speed [request file ...]
 Prints a table; the first plan of a process also compiles the simulator, so each request is planned twice and the second counts.
 """
 

@@ -1,4 +1,4 @@
-"""Measure the sharding engine on the contest instances: ``python benchmarks/sharding.py --time-limit 60``.
+"""Measure the sharding engine on the contest instances: ``python -m benchmarks.sharding --time-limit 60``.
 
 ``--work-limit 4e9`` in place of a time limit gives the same answers on any machine, however busy: about 30 s of one core.
 Each solve is a process of its own, timed from its start to its end, on at most two cores. The answer is checked and

@@ -1,4 +1,4 @@
-"""The time in which the service gives a stored plan: ``python benchmarks/stored_plan.py``.
+"""The time in which the service gives a stored plan: ``python -m benchmarks.stored_plan``.
 
 Starts ``meshwright serve`` over a new SQLite file, has it plan Llama-3.1-405B on 16,384 H100 once, then asks for the plan
 again and again, by its digest and by the same request, one request at a time over one connection. Prints the median and

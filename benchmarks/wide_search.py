@@ -1,6 +1,6 @@
 """Searches of wide spaces on real clusters: the best plan, the gap and the memory after 10 s, 30 s and at the end.
 
-Run from the root of the repository: python benchmarks/wide_search.py [--only NAME] [--limit-s S]
+Run from the root of the repository: python -m benchmarks.wide_search [--only NAME] [--limit-s S]
 
 Each request is planned in a process of its own, under its own limit in CPU seconds of one core, after a small search that
 compiles the kernels. The launchable plan that it must not lose to is planned first, by a process of its own too.

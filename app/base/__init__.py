@@ -1,4 +1,1 @@
-"""Documents from outside as plain values and as records, and files that commands write.
-
-What a request means is in `app.requests`.
-"""
+"""What every room stands on: errors, settings, log lines, documents, quoting, figures in words, and the solver called here."""

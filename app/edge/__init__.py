@@ -1,4 +1,1 @@
-"""The parts that all endpoints share: bodies, pages of lists, problem documents and middleware.
-
-The endpoints are in `app.web`.
-"""
+"""What stands between strangers and the service: bodies, problems, lists, keys, tokens, rates, audit, metrics."""

@@ -1,1 +1,1 @@
-"""Readers that turn what users have into model graphs. Reading the file itself is in `app.base`."""
+"""What users have, as model graphs: Hugging Face configurations, GGUF files, traced graphs; and the catalogue."""

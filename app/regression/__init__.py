@@ -1,1 +1,1 @@
-"""Plans locked in a file and compared in continuous integration. Stored reports are in `app.store`."""
+"""Plans locked in a file and compared in continuous integration, and reports for other tools."""

@@ -1,4 +1,1 @@
-"""The request document: read, checked field by field, resolved into a request.
-
-The records it becomes are in `solver.problem`.
-"""
+"""The request document: read, checked, resolved; words for clusters and models; the documents and digests of plans."""

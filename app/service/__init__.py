@@ -1,1 +1,1 @@
-"""Questions of callers that are answered at once and stored nowhere, each in a process of its own with limits."""
+"""Requests answered: from the store, at once in a child process, or as jobs that workers take; re-plans and runs."""

@@ -1,1 +1,1 @@
-"""Calibrations kept in the database and found again by name. Measuring and fitting them is in `app.evidence.measuring`."""
+"""The database: engine, schema, and who sees which rows; the queries of one resource are one file."""

@@ -1,4 +1,1 @@
-"""The REST service: one file of endpoints a resource.
-
-What all of them share is in `app.edge`, what they do in the resource's folder.
-"""
+"""REST, a resource a file, and the pages that a browser shows."""

@@ -1,1 +1,1 @@
-"""Predictions of serving held against measured points. Training runs are in the folder above."""
+"""Predictions of serving held against measured points. Those of training are in the folder beside it."""

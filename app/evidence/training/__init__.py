@@ -1,1 +1,1 @@
-"""Predictions of training held against measured runs. Serving points are in `serving`."""
+"""Predictions of training against measured runs."""

@@ -57,7 +57,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         version=VERSION,
         command=command_text(parts=[*torchrun(request, plan.devices), (SCRIPT,)]),
         files={
-            SCRIPT: files(__name__).joinpath("train.txt").read_text(encoding="utf-8"),
+            SCRIPT: files(__package__).joinpath("pytorch_train.txt").read_text(encoding="utf-8"),
             PLAN_FILE: json.dumps(_choices(plan, request, shape), indent=2) + "\n",
         },
         inexpressible=(*recompute_differs(plan), *_inexpressible(plan, workload, graph.hyperparameters)),

@@ -1,1 +1,1 @@
-"""Launch commands that exist already: what one does, whether it starts and fits, and what plan is better."""
+"""A launch command that exists: what it does, whether it starts and fits, what is better."""
