@@ -40,6 +40,21 @@ hypothesis_providers._get_local_constants = lambda: hypothesis_providers._local_
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
+SKIPPED = "meshwright/skipped"
+"""Where pytest's cache keeps the tests that the last run skipped, whole files among them."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs again what was skipped, once what it needs is there."""
+    parser.addoption("--skipped", action="store_true", help="Run only the tests that the last run without this option skipped.")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Keep the names of the tests that were skipped."""
+    if config.cache is not None and not config.getoption("--skipped"):
+        config.cache.set(SKIPPED, sorted({report.nodeid for report in terminalreporter.stats.get("skipped", [])}))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Let several workers share what they compile, and collect no garbage while tests are collected: nothing of them is."""
     if hasattr(config, "workerinput"):
@@ -64,9 +79,14 @@ IN_COPIES = ("tests/unit/costmodels/test_new_generation.py",)
 """Tests that run in copies of the tree, with what is compiled beside it."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run tests in copies last: by then there is something compiled to copy."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run tests in copies last: by then there is something compiled to copy. Of all, leave those that ``--skipped`` means."""
     items.sort(key=lambda item: item.nodeid.startswith(IN_COPIES))
+    if config.getoption("--skipped") and config.cache is not None:
+        skipped = set(config.cache.get(SKIPPED, []))
+        others = [item for item in items if not skipped & {item.nodeid, item.nodeid.partition("::")[0]}]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 @pytest.fixture(scope="session")

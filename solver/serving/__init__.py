@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.solver.serving.planning import plan_serving, predict_serving
-from meshwright.solver.serving.simulating import simulate_serving
+from meshwright.solver.serving.planning import plan_serving, predict_serving, simulate_serving
 from meshwright.solver.serving.workers.simulation import ServingSimulation
 
 __all__ = ["ServingSimulation", "plan_serving", "predict_serving", "simulate_serving"]

@@ -37,9 +37,11 @@ from meshwright.solver.serving.forms.table import FORMS, space_of
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import KeptPlan, promised_of
 from meshwright.solver.serving.promise.question import Question, require_prices, unit_cost
+from meshwright.solver.serving.schedule import simulate_schedule
 from meshwright.solver.serving.workers.answer import infeasible_plan
 from meshwright.solver.serving.workers.goodput import swept_points
 from meshwright.solver.serving.workers.reasons import no_layout, why_infeasible
+from meshwright.solver.serving.workers.simulation import ServingSimulation
 
 
 def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -358,3 +360,15 @@ def form_and_layout(request: ServingRequest, plan: Plan) -> tuple[Form[Any], Ser
             require_servable(replace(request, search=replace(request.search, worker_kinds=1)))
             return form, plan.layout
     raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
+
+
+def simulate_serving(request: ServingRequest, plan: Plan) -> ServingSimulation:
+    """Simulate a plan under the request's load, to the end whatever it misses; under a schedule at each of its rates.
+
+    Raises PlanFileError when the plan does not belong to the request, InfeasibleError
+    when it does not fit in memory.
+    """
+    form, layout = form_and_layout(request, plan)
+    if isinstance(request.workload.arrivals, ScheduleArrivals):
+        return simulate_schedule(request, layout, lambda at_a_rate: form.simulate(at_a_rate, layout))
+    return form.simulate(request, layout)

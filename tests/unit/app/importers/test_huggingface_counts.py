@@ -17,7 +17,7 @@ from meshwright.app.models.huggingface import TEXT_MODELS, read_huggingface_conf
 
 HERE = Path(__file__).parent
 GOLDEN: dict[str, dict[str, Any]] = json.loads((HERE / "golden_models.json").read_text(encoding="utf-8"))
-CATALOG = HERE.parents[3] / "app" / "catalog" / "models"
+CATALOG = HERE.parents[3] / "app" / "models" / "catalog" / "models"
 SHARED_CONFIGS = HERE.parents[4] / "shared" / "data" / "hf_configs"
 
 # Class defaults that no model can run with: DeepSeek-V2's leave the number of experts of a token open.

@@ -11,7 +11,7 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Tensor, forward_flops
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 
-CATALOG = Path(__file__).parents[4] / "app" / "catalog" / "models"
+CATALOG = Path(__file__).parents[4] / "app" / "models" / "catalog" / "models"
 
 # Counts of transformers 5.23.0 on the meta device, or those that the checkpoints' cards state (Llama 4's less the vision tower,
 # 0.9 billion); GPT-3 and the survey's are its layers at their sizes.

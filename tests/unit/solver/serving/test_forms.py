@@ -12,7 +12,6 @@ import pytest
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.serving.forms import table
 from meshwright.solver.serving.forms.table import FORMS
-from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.verify.serving.forms.table import RULES
 
 ROOM = Path(table.__file__).parent
@@ -23,14 +22,16 @@ def test_every_layout_of_a_serving_plan_has_one_form() -> None:
     assert list(RULES) == list(get_args(ServingLayout))
 
 
-def test_every_folder_is_a_form() -> None:
-    folders = {path.name for path in ROOM.iterdir() if (path / "__init__.py").exists()}
-    assert {form.name for form in FORMS} == folders
+def test_every_folder_or_module_is_a_form() -> None:
+    places = {path.stem for path in ROOM.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert {form.name for form in FORMS} == places - {"__init__", "form", "table"}
 
 
 @pytest.mark.parametrize("form", [form.name for form in FORMS])
 def test_a_form_imports_no_other(form: str) -> None:
-    for module in (ROOM / form).glob("*.py"):
+    modules = [*ROOM.glob(f"{form}.py"), *(ROOM / form).glob("*.py")]
+    assert modules
+    for module in modules:
         imported = set(re.findall(r"serving\.forms\.(\w+)", module.read_text(encoding="utf-8")))
         assert not imported & ({other.name for other in FORMS} - {form}), module.name
 
@@ -43,14 +44,8 @@ def test_what_forms_stand_on_knows_none_of_them(room: str) -> None:
         assert "serving.forms" not in module.read_text(encoding="utf-8"), module.name
 
 
-@pytest.mark.parametrize("module", ["planning", "given", "simulating", "rules"])
-def test_what_asks_all_forms_imports_none_of_them(module: str) -> None:
-    text = (ROOM.parent / f"{module}.py").read_text(encoding="utf-8")
+def test_what_asks_all_forms_imports_none_of_them() -> None:
+    text = (ROOM.parent / "planning.py").read_text(encoding="utf-8")
     assert set(re.findall(r"serving\.forms\.([\w.]+)", text)) <= {"form", "table"}
     named = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     assert not named & {layout.__name__ for layout in get_args(ServingLayout)}
-
-
-def test_no_form_overrides_what_judges_workers() -> None:
-    """A form says how its workers run (`promise.running`); what judges them is one class for all."""
-    assert Evaluator.__subclasses__() == []

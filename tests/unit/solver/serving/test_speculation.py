@@ -18,11 +18,10 @@ from meshwright.solver.serving import predict_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.planning import plan_serving
+from meshwright.solver.serving.planning import plan_serving, simulate_serving
 from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
-from meshwright.solver.serving.simulating import simulate_serving
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import replicas_of

@@ -1,4 +1,4 @@
-"""simulate_serving: what requests see of a given plan, percentile by percentile and over time."""
+"""A plan under a schedule: what requests see at each of its rates, and the replicas that would do there."""
 
 from __future__ import annotations
 
@@ -7,28 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from meshwright.solver.answer.layouts import Replicas
-from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import PoissonArrivals, ScheduleArrivals
-from meshwright.solver.serving.planning import form_and_layout
 from meshwright.solver.serving.promise.question import measurements
 from meshwright.solver.serving.workers.given import given_candidate
 from meshwright.solver.serving.workers.simulation import RateSimulation, ServingSimulation
-
-
-def simulate_serving(request: ServingRequest, plan: Plan) -> ServingSimulation:
-    """Simulate a plan under the request's load, to the end whatever it misses; under a schedule at each of its rates.
-
-    Raises PlanFileError when the plan does not belong to the request, InfeasibleError
-    when it does not fit in memory.
-    """
-    form, layout = form_and_layout(request, plan)
-    if isinstance(request.workload.arrivals, ScheduleArrivals):
-        return simulate_schedule(request, layout, lambda at_a_rate: form.simulate(at_a_rate, layout))
-    return form.simulate(request, layout)
-
-
-# A plan under a schedule: what requests see at each of its rates, and the replicas that would do there.
 
 
 def simulate_schedule(
