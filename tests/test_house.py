@@ -50,6 +50,23 @@ def test_the_map_of_the_design_names_every_folder_and_no_other() -> None:
     assert sorted(folders - set(drawn)) == []
 
 
+def questions() -> list[tuple[str, str, str]]:
+    """The newcomer's questions of the design: what is looked for, the words to search for, and the file that has them."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    rows = re.search(r"^### Where is \.\.\.\?$.*?(?=^###)", text, re.DOTALL | re.MULTILINE)
+    assert rows
+    return re.findall(r"^\| ([^|]+) \| `([^`]+)` \| `([^`]+)` \|$", rows[0], re.MULTILINE)
+
+
+def test_a_newcomers_questions_are_answered_by_one_search_each() -> None:
+    assert len(questions()) >= 10
+    sources = {name_of(path): path.read_text(encoding="utf-8") for floor in FLOORS for path in (ROOT / floor).rglob("*.py")}
+    for question, words, place in questions():
+        found = [name for name, text in sources.items() if re.search(re.escape(words) + r"(?!\w)", text)]
+        assert place in found, question
+        assert len(found) <= 3, f"{question}: {words} is in {found}"
+
+
 PAGES = sorted(path for place in ("*.md", "docs/**/*.md") for path in ROOT.glob(place) if path.name != "CHANGELOG.md")
 
 
