@@ -84,7 +84,7 @@ def test_the_action_gitlab_and_the_hook_notice_a_regression(project: Project) ->
     job = read_yaml(SAMPLE / ".gitlab-ci.yml")["plans"]
     variables = {name: value.replace("$CI_PROJECT_DIR", str(shell.repository)) for name, value in job["variables"].items()}
     assert shell("\n".join([*job["before_script"], *job["script"]]), **variables).returncode == 1
-    assert shell.noted.read_text().endswith("-m pip install --quiet meshwright==0.2.0\n")
+    assert shell.noted.read_text().endswith("-m pip install --quiet meshwright==0.3.0\n")
     assert Path(job["artifacts"]["reports"]["junit"]).name in job["script"][-1]
 
     (hook,) = read_yaml(ROOT / ".pre-commit-hooks.yaml")
