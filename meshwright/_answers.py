@@ -14,7 +14,7 @@ from meshwright._frames import frame
 from meshwright.app.base.output_files import write_output
 from meshwright.app.base.quoting import json_text
 from meshwright.app.requests.plan_documents import answer_document
-from meshwright.app.store.plans import interval_rows, stage_rows
+from meshwright.app.requests.plan_rows import interval_rows, stage_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 

@@ -13,7 +13,7 @@ from meshwright.app.pictures.page import plan_page
 from meshwright.app.pictures.rank_map import map_drawing
 from meshwright.app.pictures.trace import trace_text
 from meshwright.app.requests.plan_documents import answer_document
-from meshwright.app.store.plans import flat, stage_rows
+from meshwright.app.requests.plan_rows import flat, stage_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.request import PlanRequest, ServingRequest

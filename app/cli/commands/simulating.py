@@ -13,8 +13,8 @@ from meshwright.app.cli.commands.exits import print_json
 from meshwright.app.cli.commands.planning import Output
 from meshwright.app.requests.files import STDIN, read_document, read_request
 from meshwright.app.requests.plan_documents import read_plan
+from meshwright.app.requests.plan_rows import interval_rows
 from meshwright.app.service.load import simulation_document
-from meshwright.app.store.plans import interval_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.api import simulate
 
@@ -40,7 +40,7 @@ def run_simulate(command: SimulateCommand) -> int:
     simulated = simulate(request, plan)
     files = []
     if command.trace is not None:
-        from meshwright.app.pictures.trace import simulation_trace_text
+        from meshwright.app.pictures.simulation_trace import simulation_trace_text
 
         files.append(OutputFile(command.trace, simulation_trace_text(simulated, title=plan.model)))
     if command.csv is not None:

@@ -20,8 +20,8 @@ from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 BLOCK = "trace"
 """Name of the one block."""
 
-HANDLERS: Mapping[str, Handler] = {**VIEWS, **PRODUCTS, **VECTORS}
-"""The handler of each known operator, by its name without the overload."""
+HANDLERS: Mapping[str, Handler] = {**PRODUCTS, **VECTORS}
+"""The handler of each operator that computes, by its name without the overload; views have their own table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def read_traced_graph(document: object) -> TracedModel:
     """
     traced = read_record(TracedGraph, document, what="traced graph")
     trace = Trace(traced)
-    trace.read(traced.operators, HANDLERS)
+    trace.read(traced.operators, HANDLERS, VIEWS)
     steps = grouped(trace.steps)
     if not steps:
         raise ModelError("a trace computes nothing with its parameters", given=traced.name)

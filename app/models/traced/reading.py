@@ -202,8 +202,9 @@ class Trace:
             self._given(info, Origin.PARAMETER)
             self.parameters[info.name] = parameter.name
 
-    def read(self, operators: Sequence[TracedOperator], handlers: Mapping[str, Handler]) -> None:
-        """Read all calls; raises ModelError that names every operator that nobody knows."""
+    def read(self, operators: Sequence[TracedOperator], handlers: Mapping[str, Handler], views: Mapping[str, Handler]) -> None:
+        """Read all calls, ``views`` being those that compute nothing; raises ModelError that names all that nobody knows."""
+        handlers = {**views, **handlers}
         unknown: Counter[str] = Counter()
         places: dict[str, str] = {}
         for operator in operators:
@@ -211,7 +212,7 @@ class Trace:
             handler = handlers.get(call.base)
             is_empty = bool(call.outputs) and all(info.is_empty for info in call.outputs)
             if is_empty or all(value.origin is Origin.CONSTANT for value in call.inputs):
-                _constant(call, handler)
+                _constant(call, views.get(call.base))
             elif handler is not None:
                 _handle(call, handler)
             else:
@@ -281,12 +282,12 @@ def _handle(call: Call, handler: Handler) -> None:
         ) from error
 
 
-def _constant(call: Call, handler: Handler | None) -> None:
+def _constant(call: Call, view: Handler | None) -> None:
     """A value with nothing trained in it. Views of it keep its axes, which say where tokens and labels belong."""
     known = None
     is_empty = any(info.is_empty for info in call.outputs)
-    if handler is not None and not is_empty and handler.__module__.endswith(".views"):
-        _handle(call, handler)
+    if view is not None and not is_empty:
+        _handle(call, view)
         known = call.outputs
     causal = any(value.causal for value in call.inputs)
     sides = [value for value in call.inputs if sum(axis_size(axis) > 1 for axis in value.axes) > 0]

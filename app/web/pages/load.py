@@ -12,7 +12,7 @@ from meshwright.app.base.figures import percent, seconds, significant
 from meshwright.app.base.quoting import csv_text, html_text
 from meshwright.app.pictures.load_drawings import distribution_drawings, load_drawings, over_time_drawings
 from meshwright.app.pictures.page import plain_table, scrolled
-from meshwright.app.pictures.trace import simulation_trace
+from meshwright.app.pictures.simulation_trace import simulation_trace
 from meshwright.app.service.child import Children
 from meshwright.app.service.load import load_course
 from meshwright.app.store.plans import PlanReader

@@ -136,7 +136,7 @@ def test_the_story_by_the_command_line(cli: Cli, settings: Settings, monkeypatch
 
 KILLED = """
 import os, sys
-from meshwright.app.service import service
+from meshwright.app.service import runs as service
 original = service.RunService._learn
 def dying(*arguments):
     original(*arguments)
