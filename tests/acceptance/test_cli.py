@@ -378,6 +378,7 @@ def test_options_without_a_command_load_nothing_heavy(option: str) -> None:
     assert not {name for name in heavy if f"'{name}'" in done.stderr}
 
 
+@pytest.mark.slow
 def test_a_stored_plan_is_shown_without_the_search() -> None:
     code = "import sys, meshwright.app.cli.commands.planning, meshwright.app.launching.exporters; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -394,6 +395,7 @@ def test_broken_pipe_is_silent(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.slow
 def test_serve_answers_and_stops_on_sigterm(tmp_path: Path) -> None:
     environment = os.environ | {"XDG_DATA_HOME": str(tmp_path), "MESHWRIGHT_LOG_LEVEL": "info"}
     process = run("serve", "--port", "0", env=environment)

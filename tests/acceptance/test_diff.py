@@ -59,6 +59,7 @@ def test_devices_that_are_gone(cli: Cli, plans: tuple[str, str]) -> None:
         assert "0 to 7" in cli.err
 
 
+@pytest.mark.slow
 def test_an_infeasible_plan_is_a_no_and_other_plans_bad_input(cli: Cli, plans: tuple[str, str]) -> None:
     nothing = planned(cli, "nothing.json", training(cluster=ONE_NODE, slo={"max_step_time_s": 1e-3}, search=NARROW))
     assert cli("diff", plans[0], nothing, "--json") == 1

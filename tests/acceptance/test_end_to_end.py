@@ -32,6 +32,7 @@ def planned(client: httpx.Client, request: dict[str, Any]) -> httpx.Response:
     return made
 
 
+@pytest.mark.slow
 def test_rest_plans_every_example_and_finds_it_again(settings: Settings) -> None:
     with running_service(settings, ChildSolver()) as client:
         for name, example in REQUEST_EXAMPLES.items():
@@ -77,6 +78,7 @@ def test_serving_plans_export_to_vllm(cli: Cli) -> None:
     assert "--tensor-parallel-size" in cli.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "launcher", "figure"),
     [
@@ -114,6 +116,7 @@ def test_rest_and_command_line_draw_the_same_chart_where_asked(settings: Setting
     assert "this plan at its load" in cli.out
 
 
+@pytest.mark.slow
 def test_the_answer_no_says_how_far_off(cli: Cli) -> None:
     target = str(cli.folder / "plan.json")
     assert cli("plan", cli.write("request.json", INFEASIBLE_REQUEST | {"search": {"tp": [8]}}), "-o", target) == 1

@@ -23,6 +23,7 @@ def planned(**search: Any) -> tuple[PlanRequest, Plan]:
     return request, solve(request, stop=never_stop, progress=ignore_progress)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "search",
     [{"tp": [4], "pp": [1]}, {"tp": [2], "pp": [2]}, {"tp": [2], "cp": [2]}, {"tp": [4], "space": "free"}, {"tp": [1]}],

@@ -83,6 +83,7 @@ def visitor(settings: Settings) -> Iterator[Visitor]:
             browser.close()
 
 
+@pytest.mark.slow
 def test_from_the_form_to_a_replan(visitor: Visitor) -> None:
     tab = visitor.tab
     visitor.open("/clusters")

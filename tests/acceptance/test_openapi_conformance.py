@@ -6,6 +6,8 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from benchmarks.fuzz_openapi import schemathesis
 from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.store.principal import Scope
@@ -16,6 +18,7 @@ from tests.support.service import running_service
 EXAMPLES = 2
 
 
+@pytest.mark.slow
 def test_every_answer_is_one_that_the_document_describes(settings: Settings, tmp_path: Path) -> None:
     guarded = replace(settings, auth=Auth.REQUIRED, max_failed_auths_per_s=100_000)
     with running_service(guarded, FakeSolver()) as client:

@@ -118,6 +118,7 @@ def processor() -> Iterator[TraceProcessor]:
         server.server_close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_slices_of_a_step_give_the_bubble_of_the_plan(processor: TraceProcessor, schedule: str) -> None:
     given = answered({**TRAINED, "search": {**TRAINED["search"], "space": "free", "schedules": [schedule]}})
@@ -134,6 +135,7 @@ def test_slices_of_a_step_give_the_bubble_of_the_plan(processor: TraceProcessor,
     assert bubble_ns == pytest.approx(breakdown.bubble_s * NS_PER_S, abs=slices * ROUNDED_NS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["vllm", "vllm-pools", "vllm-kinds"])
 def test_slices_of_a_load_give_the_utilisation_and_requests_their_latency(processor: TraceProcessor, form: str) -> None:
     given = answered(REQUESTS[form][1])

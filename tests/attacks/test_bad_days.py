@@ -63,6 +63,7 @@ def test_another_file_in_the_stores_place_is_not_written_past(tmp_path: Path) ->
         assert not store.exists(), "no empty store is put in the place of one that is gone"
 
 
+@pytest.mark.slow
 def test_a_store_that_can_not_be_written_is_said_in_a_line(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()

@@ -58,6 +58,7 @@ def test_no_name_leads_a_written_file_out_of_its_folder(form: str, name: str) ->
     assert all(Path(file).name == file for file in good)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", REQUESTS)
 @settings(max_examples=20, deadline=None)
 @given(name=names)

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_a_fail_over_loses_no_accepted_job_and_answers_no_500(tmp_path: Path) -> None:
     statuses: Counter[int] = Counter()
     accepted: list[str] = []

@@ -214,6 +214,7 @@ def test_who_was_refused_too_often_waits_for_the_answer(
     assert slept == [TURNED_AWAY_S]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("proxies", "last"), [("", 429), ("127.0.0.1", 401)], ids=["stranger", "proxy"])
 def test_who_asks_is_believed_of_a_trusted_proxy_alone(tmp_path: Path, proxies: str, last: int) -> None:
     # A new address with every request: a stranger would never be one that was refused before.

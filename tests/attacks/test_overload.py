@@ -72,6 +72,7 @@ def answer_of(connection: socket.socket) -> bytes:
     return received
 
 
+@pytest.mark.slow
 def test_large_bodies_leave_others_their_answers(service: Served) -> None:
     """Without a thread of its own for long work, one of these bodies silences everybody until it is read."""
     text = json.dumps(large_request(700)).encode()
@@ -171,6 +172,7 @@ def test_a_head_within_the_limit_is_read(service: Served) -> None:
     assert "connection of 127.0.0.1 refused" in service.log.read_text()
 
 
+@pytest.mark.slow
 def test_requests_that_never_end_are_ended(service: Served) -> None:
     """All at once, so that the test takes as long as the longest of them."""
     body = b"POST /v1/plans HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
@@ -206,6 +208,7 @@ def test_a_peer_has_so_many_connections_at_most(service: Served) -> None:
         pytest.fail("the peer is never served again")
 
 
+@pytest.mark.slow
 def test_peers_together_leave_another_its_connections(tmp_path: Path) -> None:
     """At 256 descriptors, three peers that each stay within their own limit."""
     with contextlib.ExitStack() as stack:
@@ -222,6 +225,7 @@ def test_peers_together_leave_another_its_connections(tmp_path: Path) -> None:
         assert httpx.get(f"{small.url}/healthz").status_code == 200
 
 
+@pytest.mark.slow
 def test_followers_that_never_read_hold_nobody_up(tmp_path: Path) -> None:
     """Nor do they keep the service from ending: that it does within its time ``served`` asserts."""
     followers: list[socket.socket] = []
@@ -251,6 +255,7 @@ def test_followers_that_never_read_hold_nobody_up(tmp_path: Path) -> None:
                 follower.close()
 
 
+@pytest.mark.slow
 def test_memory_comes_back(service: Served, tmp_path: Path) -> None:
     text = json.dumps(large_request(300)).encode()
     before = None

@@ -35,6 +35,7 @@ def bomb() -> bytes:
     return first + again * (4 * GIB // len(SPACES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_a_small_file_that_unpacks_to_gigabytes_is_refused_early(tmp_path: Path, bomb: bytes, name: str) -> None:
     (tmp_path / name).write_bytes(bomb)

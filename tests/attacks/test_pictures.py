@@ -36,6 +36,7 @@ def elements(form: str, name: str) -> Elements:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", list(REQUESTS)[:2])
 @settings(max_examples=10, deadline=None)
 @example("<script>alert(1)</script>")

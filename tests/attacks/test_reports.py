@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import example, given, settings
 from markdown_it import MarkdownIt
@@ -147,6 +148,7 @@ def test_every_format_is_attacked() -> None:
     assert set(FORMATS) == set(READERS)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @example("::set-output name=x::y\n::set-output name=x::y\n")
 @example("a|b`c``|\x01\ud800")

@@ -67,6 +67,7 @@ def test_a_log_is_figures_or_an_error(tmp_path: Path, text: str) -> None:
             assert bool(run.measured()) is (run.outcome is RunOutcome.COMPLETED)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example("x\nStored.")
 @example("\x1b[2J")

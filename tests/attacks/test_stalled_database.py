@@ -65,6 +65,7 @@ def _parent(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
+@pytest.mark.slow
 def test_a_frozen_database_holds_nobody_up(database: Database, tmp_path: Path) -> None:
     port = database.url.rsplit(":", 1)[1].split("/")[0]
     statuses: Counter[int] = Counter()

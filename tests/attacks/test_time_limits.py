@@ -99,6 +99,7 @@ LONGER_S = (4, 16, 45)
 """Time limits to try in turn, within what a client waits: a busy machine takes long for its first plan."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solve", [overstays, hoards, is_killed], ids=lambda solve: solve.__name__)
 def test_a_solve_that_is_ended_answers_with_its_best_plan(settings: Settings, solve: SolveFunction) -> None:
     with running_service(settings, ChildSolver(solve, LIMITS)) as client:
@@ -177,6 +178,7 @@ class OnlyParts:
         return never_stop
 
 
+@pytest.mark.slow
 def test_a_free_search_without_time_answers_with_the_launchable_plan_that_it_begins_with() -> None:
     cluster = {"catalog": "dgx-h100", "nodes": 4}
     launchable = api.solve(resolved(training(cluster=cluster)), stop=never_stop, progress=ignore_progress)

@@ -83,6 +83,7 @@ def wait_until_started(engine: Engine, count: int) -> list[tuple[str, int]]:
     raise AssertionError("too few jobs were begun")
 
 
+@pytest.mark.slow
 def test_a_tenant_with_many_urgent_jobs_and_two_keys_leaves_another_its_turns(engine: Engine) -> None:
     for seed in range(40):
         ask(engine, "greedy", f"key:{seed % 2}", seed, urgency=0)
@@ -135,6 +136,7 @@ def test_restarts_in_order_are_no_losses(engine: Engine) -> None:
     assert run(engine, submitted.id) == (JobStatus.SUCCEEDED.value, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("losses", "status"), [(MAX_LOSSES - 1, "succeeded"), (MAX_LOSSES, "failed")])
 def test_losses_after_attempts_that_got_on_end_no_job_until_they_are_very_many(
     engine: Engine, losses: int, status: str
@@ -219,6 +221,7 @@ def test_a_heavy_tenant_has_so_many_slots_for_each_of_another(engine: Engine) ->
     assert sorted(job.tenant for job in begun if job is not None) == ["heavy", "heavy", "heavy", "light"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_to_stop_hands_its_job_back(engine: Engine) -> None:
     ask(engine, "a", "key", 0, urgency=3)
     code = "import tests.attacks.slow_worker as w; w.main()"

@@ -61,6 +61,7 @@ def status_of(engine: Engine, batch: str) -> str:
         return str(connection.execute(select(replans.c.webhook_status).where(replans.c.id == batch)).scalar_one())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["header", "informational"])
 def test_a_call_that_never_ends_holds_up_its_own_tenant_alone(
     engine: Engine, what: str, monkeypatch: pytest.MonkeyPatch

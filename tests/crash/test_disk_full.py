@@ -62,6 +62,7 @@ def submit_until_refused(submit: Callable[[int], None]) -> None:
         submit(seed)
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     settings = Settings(f"sqlite:///{small_disk / 'plans.db'}")
     engine = open_engine(settings.database_url)
@@ -104,6 +105,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(postgresql_programs() is None, reason="needs PostgreSQL's programs, and root to become another user")
 @pytest.mark.parametrize("small_disk", [POSTGRESQL_DISK_BYTES], indirect=True)
 def test_a_full_disk_under_postgresql_loses_nothing(small_disk: Path) -> None:

@@ -46,6 +46,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPLANATION_EXAMPLES)
 def test_the_examples_are_explained(name: str, client: httpx.Client) -> None:
     answer = client.post("/v1/explain", json=EXPLANATION_EXAMPLES[name]["value"], timeout=280)

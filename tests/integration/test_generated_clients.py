@@ -99,6 +99,7 @@ def test_a_client_has_a_call_for_every_operation(document: dict[str, Any], made:
     assert len(calls) == operations
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_document", "status", "kind"),
     [

@@ -246,6 +246,7 @@ def test_forms_of_other_sites_start_nothing(client: httpx.Client, place: str) ->
     safe(client.post(place, data=REGISTERED, headers={"sec-fetch-site": "cross-site"}), 403)
 
 
+@pytest.mark.slow
 def test_hostile_names_are_words_on_every_page(client: httpx.Client) -> None:
     usual = Page(safe(client.get("/clusters"))).tags
     digest = planned(client, training())

@@ -39,6 +39,7 @@ def faster(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_measurements_become_a_stored_calibration(cli: Cli, measured: Path, faster: Path) -> None:
     assert cli("calibrate", "fit", str(measured), "--cores", "2", "--folds", "2", "--json") == 0
     (first,) = cli.json()["calibrations"]
@@ -112,6 +113,7 @@ def request(**changes: Any) -> Json:
     return training(cluster=toy_cluster(), workload=workload, **changes)
 
 
+@pytest.mark.slow
 def test_plans_rest_on_the_calibration_that_they_name(cli: Cli, measured: Path, faster: Path) -> None:
     assert cli("calibrate", "fit", str(measured), "--folds", "2") == 0
     path = cli.write("request.json", request())
@@ -135,6 +137,7 @@ def test_plans_rest_on_the_calibration_that_they_name(cli: Cli, measured: Path, 
     assert "stale" not in cli.err
 
 
+@pytest.mark.slow
 def test_a_calibration_may_be_a_file_or_stand_in_the_request(cli: Cli, measured: Path) -> None:
     assert cli("calibrate", "fit", str(measured), "--folds", "2") == 0
     assert cli("calibrate", "show", "toy", "--json") == 0

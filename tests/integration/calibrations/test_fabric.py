@@ -35,6 +35,7 @@ def test_the_groups_of_every_shape_hold_each_rank_at_most_once() -> None:
             assert len(groups) == nodes // shape.nodes * shape.groups_per_node
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 def test_the_script_measures_processes_joined_by_gloo(tmp_path: Path, cli: Cli) -> None:
     """Two nodes of one process on this machine, each started as torchrun starts it; it takes the seconds that PyTorch's import
@@ -79,6 +80,7 @@ def test_the_script_measures_processes_joined_by_gloo(tmp_path: Path, cli: Cli) 
     assert "Stored as fabric.2xgh200-1x@1" in cli.out
 
 
+@pytest.mark.slow
 def test_a_measured_network_is_kept_and_named_by_plans(cli: Cli, tmp_path: Path) -> None:
     file, request = tmp_path / "fabric.json", tmp_path / "request.yaml"
     file.write_text(json.dumps(measurements(2)), encoding="utf-8")

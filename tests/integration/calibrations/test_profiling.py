@@ -41,6 +41,7 @@ def test_every_kind_has_shapes_and_no_shape_twice() -> None:
     assert max(2.0 * s.m * s.n * s.k for s in shapes) <= RANGES[Backend.CPU].most_flops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     pytest.importorskip("torch")
@@ -56,6 +57,7 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     assert all(software.startswith("torch ") for software in samples.software.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("limit", [{"most": 5}, {"within_s": 0.0}])
 def test_a_part_of_the_shapes_is_measured(ranks: int, limit: dict[str, Any]) -> None:

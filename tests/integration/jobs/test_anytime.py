@@ -25,6 +25,7 @@ REQUESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", REQUESTS.values(), ids=REQUESTS)
 def test_best_plans_so_far_pass_the_checker_and_change_nothing(document: dict[str, Any]) -> None:
     request = resolved(document)

@@ -68,6 +68,7 @@ def action_steps(**inputs: str) -> list[tuple[str, dict[str, str]]]:
     return [(step["run"], {name: filled(value) for name, value in step["env"].items()}) for step in steps]
 
 
+@pytest.mark.slow
 def test_the_action_gitlab_and_the_hook_notice_a_regression(project: Project) -> None:
     shell = Shell(project)
     project.write(REQUEST | {"slo": {"min_tokens_per_s": 10_000_000}})
@@ -103,6 +104,7 @@ def test_the_workflow_uses_the_action_as_it_is() -> None:
     assert used["id"] == "plans" and "sarif" in action["outputs"]
 
 
+@pytest.mark.slow
 def test_the_pytest_plugin_makes_one_test_a_request(project: Project) -> None:
     project.write(REQUEST, "same.plan.yaml")
     project.update()

@@ -101,6 +101,7 @@ def test_the_plugin_collects_what_the_command_finds() -> None:
     assert (REQUEST_PATTERN, LOCK_NAME) == (discovery.REQUEST_PATTERN, lock.LOCK_NAME)
 
 
+@pytest.mark.slow
 def test_the_lock_is_the_same_on_one_busy_core_elsewhere_in_the_world(project: Project, tmp_path: Path) -> None:
     project.write(REQUEST | {"workload": REQUEST["workload"] | {"global_batch": 16}}, "half.plan.yaml")
     project.update()
@@ -136,6 +137,7 @@ def load_on(core: int) -> Iterator[None]:
         busy.wait()
 
 
+@pytest.mark.slow
 def test_a_changed_calibration_is_the_cause(project: Project, tmp_path: Path) -> None:
     """Meshwright with another calibration file: a copy of the cost models, its H100 half as fast at matrix products."""
     build = tmp_path / "build" / "meshwright"

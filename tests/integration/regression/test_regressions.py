@@ -43,6 +43,7 @@ def test_nothing_changed(project: Project) -> None:
     assert "Passed: 1 same" in said.page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "rule", "message", "cause", "fix"),
     [

@@ -14,6 +14,7 @@ from tests.support.command_line import Cli
 from tests.support.service import running_service
 
 
+@pytest.mark.slow
 def test_preview_and_batch(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(Settings(f"sqlite:///{tmp_path / 'fleet.db'}"), auth=Auth.OFF)
     monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)

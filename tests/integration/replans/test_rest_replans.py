@@ -347,6 +347,7 @@ def test_a_finished_batch_calls_back_signed(settings: Settings, statuses: list[i
     assert mac == hmac.new(b"s3cret", f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
 
 
+@pytest.mark.slow
 def test_a_call_of_a_worker_that_was_killed_is_made_by_another(settings: Settings) -> None:
     allowed = replace(settings, webhook_hosts="127.0.0.1", webhook_secret="s3cret")
     receiver = Receiver([0, 200])

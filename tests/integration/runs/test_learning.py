@@ -233,6 +233,7 @@ def stored(settings: Settings) -> tuple[int, int]:
     return counts
 
 
+@pytest.mark.slow
 def test_one_peak_narrows_what_memory_may_be(cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
     request, plan = cli.write("request.json", training()), str(cli.folder / "plan.json")
@@ -252,6 +253,7 @@ def test_one_peak_narrows_what_memory_may_be(cli: Cli, settings: Settings, monke
     assert law["scale"] == pytest.approx(1.0, abs=0.01) and "measured runs" in law["origin"]
 
 
+@pytest.mark.slow
 def test_a_plan_that_ran_out_of_memory_is_not_planned_again(
     cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

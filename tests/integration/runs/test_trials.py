@@ -34,6 +34,7 @@ def found() -> tuple[TrainingRequest, tuple[Trial, ...]]:
     return request, under_digests(trials_here(request, solve_here(request), most=8))
 
 
+@pytest.mark.slow
 def test_trials_differ_and_regret_falls(found: tuple[TrainingRequest, tuple[Trial, ...]]) -> None:
     request, trials = found
     assert 4 <= len(trials) <= 8
@@ -54,6 +55,7 @@ def test_an_infeasible_plan_has_no_trials() -> None:
         trials_here(request, infeasible, most=3)
 
 
+@pytest.mark.slow
 def test_trials_are_written_run_and_left_out(cli: Cli, settings: Settings, monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
     request, folder = cli.write("request.json", ASKED), tmp_path / "trials"

@@ -184,6 +184,7 @@ def test_a_plan_that_the_first_tenant_has_is_solved_anew(house: House) -> None:
     assert statuses == [201, 200, 200, 201, 200, 200]
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)
 def test_nothing_crosses(house: House, data: st.DataObject) -> None:

@@ -42,6 +42,7 @@ def test_form() -> None:
     assert DIGEST_PATTERN.fullmatch(BASE)
 
 
+@pytest.mark.slow
 @given(random=st.randoms(use_true_random=False))
 def test_order_defaults_and_references_do_not_matter(random: Any) -> None:
     written_out = request_document(resolved())

@@ -79,6 +79,7 @@ def test_no_number_is_above_its_limit(name: str) -> None:
         check_request(replace(request, search=replace(request.search, **{name: most + 1})))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 @pytest.mark.parametrize(("kind", "name"), OPENED)
 def test_the_next_command_of_a_plan_works(

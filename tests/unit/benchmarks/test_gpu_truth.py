@@ -40,6 +40,7 @@ def compared(folder: Path) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_every_training_step_is_predicted_and_then_measured(folder: Path, compared: dict[str, Any]) -> None:
     rows = {row["run"]: row for row in compared["rows"] if row["figure"] == "step_time_s"}
     assert {step["status"] for step in compared["steps"]} == {"done"}

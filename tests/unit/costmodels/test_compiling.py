@@ -61,6 +61,7 @@ def said(folder: Path) -> tuple[int, int]:
     return int(result), int(hits)
 
 
+@pytest.mark.slow
 def test_a_compiled_function_is_kept_until_one_that_it_calls_changes(tmp_path: Path) -> None:
     write(tmp_path / "before", sign="+")
     assert [said(tmp_path / "before") for _ in range(2)] == [(5, 0), (5, 1)]
@@ -68,6 +69,7 @@ def test_a_compiled_function_is_kept_until_one_that_it_calls_changes(tmp_path: P
     assert said(tmp_path / "before") == (-1, 0)
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_package_of_another_name_is_not_read(tmp_path: Path) -> None:
     write(tmp_path / "before", sign="+")
     said(tmp_path / "before")

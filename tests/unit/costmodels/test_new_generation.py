@@ -90,6 +90,7 @@ def rewritten(folder: Path, old: str, new: str, **fields: object) -> None:
     (folder / f"{new}.json").write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", [TRAINING, SERVING], ids=["training", "serving"])
 def test_a_device_of_a_new_generation_plans_by_its_files_alone(
     workload: dict[str, object], newer: Path, tmp_path: Path

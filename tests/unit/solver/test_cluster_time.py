@@ -75,6 +75,7 @@ def test_every_figure_of_time_is_known_by_its_name() -> None:
     assert {each.name for each in fields(Predicted)} <= known | others, "say how a new figure follows from a longer time"
 
 
+@pytest.mark.slow
 def test_targets_are_judged_in_the_clusters_time() -> None:
     request = resolved(training(**SMALL))
     predicted = solve_here(request).predicted

@@ -76,6 +76,7 @@ def every_partition(problem: Problem) -> Iterator[float]:
     return extend(0, 0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(500))
 def test_equals_enumeration(seed: int) -> None:
     problem = random_problem(seed)

@@ -117,6 +117,7 @@ def test_the_launcher_reads_a_hostfile_on_several_nodes() -> None:
     assert "--hostfile" in words
 
 
+@pytest.mark.slow
 def test_deepspeed_accepts_the_configuration_and_means_the_same() -> None:
     plans = [
         training(dp=8, zero_stage=3, microbatch=2),

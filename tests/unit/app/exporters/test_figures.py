@@ -56,6 +56,7 @@ def test_every_rule_says_what_it_judges(rule: Rule) -> None:
     assert Rule(rule.value) is rule
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(REQUESTS))
 def test_a_plan_with_a_changed_figure_is_broken_and_exports(name: str) -> None:
     plan, request = answered(name)

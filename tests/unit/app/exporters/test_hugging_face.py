@@ -83,6 +83,7 @@ def test_accelerate_reads_its_configuration() -> None:
     assert answers[-1]["mesh"] == {"dp_replicate": 4, "dp_shard": 8, "all": 32}
 
 
+@pytest.mark.slow
 def test_the_trainer_reads_its_arguments() -> None:
     exports = [export(*each, "hf-trainer") for each in plans()]
     asked = [{"files": e.files, "words": words_after(e, "run_clm.py")} for e in exports]
@@ -96,6 +97,7 @@ def test_the_trainer_reads_its_arguments() -> None:
     assert answers[3]["fsdp_plugin_args"]["reshard_after_forward"] is False
 
 
+@pytest.mark.slow
 def test_trl_reads_its_configuration_and_hands_on_the_launch() -> None:
     exports = [export(*each, "trl") for each in (*plans(), in_groups())]
     answers = read("trl", "trl_args.py", [{"files": e.files, "words": words_after(e, "sft")} for e in exports])
@@ -109,6 +111,7 @@ def test_trl_reads_its_configuration_and_hands_on_the_launch() -> None:
     assert len(read("accelerate", "accelerate_args.py", asked)) == len(exports)
 
 
+@pytest.mark.slow
 def test_axolotl_reads_its_configuration() -> None:
     planned = [*plans(), in_groups()]
     exports = [export(*each, "axolotl") for each in planned]
@@ -121,6 +124,7 @@ def test_axolotl_reads_its_configuration() -> None:
     assert answers[5]["deepspeed"] == "ds_config.json"
 
 
+@pytest.mark.slow
 def test_llama_factory_reads_its_configuration() -> None:
     exports = [export(*each, "llama-factory") for each in plans()]
     answers = read(
@@ -134,6 +138,7 @@ def test_llama_factory_reads_its_configuration() -> None:
     assert [told["disable_gradient_checkpointing"] for told in answers] == [True, True, True, True, True, False, True]
 
 
+@pytest.mark.slow
 def test_packed_documents_are_read_by_each_tools_own_parser() -> None:
     plan, request = training(dp=8, zero_stage=3)
     assert isinstance(request, TrainingRequest)
@@ -156,6 +161,7 @@ def adapted(base: BaseFormat, zero_stage: int) -> tuple[Plan, PlanRequest]:
     return plan, replace(request, workload=replace(request.workload, adapter=adapter))
 
 
+@pytest.mark.slow
 def test_adapters_are_read_by_each_tools_own_parser() -> None:
     planned = [adapted(BaseFormat.WORKING, 3), adapted(BaseFormat.NF4, 0)]
     trl, axolotl, factory = ([export(*each, name) for each in planned] for name in ("trl", "axolotl", "llama-factory"))

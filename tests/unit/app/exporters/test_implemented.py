@@ -85,6 +85,7 @@ def test_megatron_captures_layers_where_it_can() -> None:
         assert any(words in line and "implementation.host" in line for line in without.inexpressible)
 
 
+@pytest.mark.slow
 def test_megatron_core_takes_the_flags() -> None:
     stated = {
         "host": HostPath.CUDA_GRAPHS,

@@ -323,6 +323,7 @@ def question(plan: Plan, request: PlanRequest) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 def test_megatron_core_builds_the_parameters_that_the_plan_counts() -> None:
     """On every stage: weights a rank holds, exactly. Layer sizes come from the graph, which transformers confirms."""
     plans = [

@@ -345,6 +345,7 @@ def test_skypilot_serves_with_leaders_and_followers(tmp_path: Path) -> None:
         assert told.startswith(f"{rank} 10.0.0.1 |") and told.endswith(ending)
 
 
+@pytest.mark.slow
 def test_skypilot_reads_the_task() -> None:
     text = job(answered(), Scheduler.SKYPILOT).text
     read = ask("sky", "skypilot_task.py", text)
@@ -352,6 +353,7 @@ def test_skypilot_reads_the_task() -> None:
     assert read["run"] == yaml.safe_load(text)["run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", SERVERS)
 def test_skypilot_reads_the_service(launcher: Launcher) -> None:
     given = served(replicas=4, tp=4, engine=SERVERS[launcher][0])

@@ -154,6 +154,7 @@ def test_pools_that_sglang_can_not_connect_are_refused(change: dict[str, int], m
         export(*pooled(**change), "sglang")
 
 
+@pytest.mark.slow
 def test_sglang_accepts_the_flags_and_means_the_same() -> None:
     eagle = draft(DraftMethod.EAGLE3, model="org/draft")
     whole = [

@@ -152,6 +152,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return answered
 
 
+@pytest.mark.slow
 def test_torchtitan_accepts_the_flags_and_means_the_same(answers: list[dict[str, Any]]) -> None:
     answers = answers[: -len(REGISTERED)]
     assert [answer.get("error") for answer in answers] == [None] * 7

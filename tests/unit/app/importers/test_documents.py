@@ -32,6 +32,7 @@ PLAIN_VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(PLAIN_VALUES))
 def test_json_is_read_as_it_was_written(value: list[object]) -> None:
     assert parse_document(json.dumps(value).encode(), what="document") == value

@@ -52,6 +52,7 @@ def test_catalogue_model_counts_as_transformers_does(name: str) -> None:
     assert read_huggingface_config(document, name=name).parameters() == _transformers_count(document)
 
 
+@pytest.mark.slow
 def test_real_files_count_as_transformers_does() -> None:
     if not SHARED_CONFIGS.is_dir():
         pytest.skip("no real config.json files beside this checkout (../shared/data/hf_configs)")

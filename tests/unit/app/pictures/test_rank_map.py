@@ -62,6 +62,7 @@ def test_large_clusters_are_drawn_by_node() -> None:
     assert "a cell a node" in text and len(text) < 60_000
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_plan_has_no_map() -> None:
     tight = answered({**TRAINED, "cluster": "1xL4", "search": {}})
     assert not tight.plan.feasible

@@ -33,6 +33,7 @@ def slices(text: str) -> dict[int, list[dict[str, Any]]]:
     return by_stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_busy_time_of_the_slices_gives_the_bubble_of_the_plan(schedule: str) -> None:
     given = trained(schedules=[schedule])
@@ -44,6 +45,7 @@ def test_busy_time_of_the_slices_gives_the_bubble_of_the_plan(schedule: str) -> 
     assert 1 - max(busy_us) / step_us == pytest.approx(breakdown.bubble_s * 1e6 / step_us, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_slices_of_a_stage_do_not_overlap_and_fill_the_predicted_step() -> None:
     given = trained()
     by_stage = slices(trace_text(given))

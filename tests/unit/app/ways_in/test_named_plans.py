@@ -36,6 +36,7 @@ FREE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [SMALL, EXPERTS, FREE], ids=["dense", "experts", "free"])
 def test_a_name_gives_the_plan_of_that_name(document: dict[str, Any]) -> None:
     found = answered(document)

@@ -83,6 +83,7 @@ def test_engines_deal_requests_in_their_own_way(engine: ServingEngine) -> None:
     assert (times.dealing.waiting, times.dealing.running) == weights[engine]
 
 
+@pytest.mark.slow
 def test_a_lone_request_takes_what_refuses_engines() -> None:
     """At a load of hardly any requests the simulation shows the bound, which company would be above."""
     request = under(PoissonArrivals("poisson", 0.01), Search(attention_dp=(4,), ep=(4,)))

@@ -65,6 +65,7 @@ def by_itself(candidate: Candidate, evaluator: Evaluator) -> tuple[float, float]
     return requests_per_s * load.output.mean * layout.grid.attention_dp / layout.devices, 1.0 / figures.tpot_p95_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "request_",
     [

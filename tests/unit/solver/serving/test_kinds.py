@@ -52,6 +52,7 @@ def one_kind(request: ServingRequest) -> ServingRequest:
     return replace(request, search=replace(request.search, worker_kinds=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "rate", "ttft_ms", "tpot_ms"),
     [

@@ -127,6 +127,7 @@ def test_states_that_cannot_go_back_are_refused() -> None:
         planned(replace(REQUEST, model=read_huggingface_config(MAMBA, name="tiny-jamba")))
 
 
+@pytest.mark.slow
 def test_no_layout_has_pipeline_stages() -> None:
     assert {layout.pp for layout in layouts(REQUEST)} == {1}
     assert "with drafted tokens pp is 1" in planned(REQUEST).certificate.space

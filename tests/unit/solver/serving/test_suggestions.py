@@ -58,6 +58,7 @@ def as_written(request: ServingRequest) -> ServingRequest:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constraint", list(EXPECTED))
 def test_every_suggestion_is_reached(constraint: str) -> None:
     request = as_written(asked()[constraint])

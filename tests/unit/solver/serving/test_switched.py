@@ -114,6 +114,7 @@ def test_host_memory_is_for_one_copy_of_the_weights_and_a_buffer_for_each_worker
     assert pair.change.out_token_s == pair.change.in_token_s == pytest.approx(token_bytes / 2 / L4_LINK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "changes"),
     [

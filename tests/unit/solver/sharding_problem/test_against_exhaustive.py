@@ -38,6 +38,7 @@ def test_thousand_problems_cover_the_cases() -> None:
     assert len(optima) / 10 < infeasible < len(optima) / 2
 
 
+@pytest.mark.slow
 def test_bounds_and_search_without_the_exact_program(monkeypatch: pytest.MonkeyPatch) -> None:
     # What large cores go through: prices, message passing, repair, windows.
     monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)

@@ -102,6 +102,7 @@ def test_an_impossible_limit_is_infeasible() -> None:
     assert cheapest_within(graph, weights=np.array([1.0, 0.0]), limits=[np.inf, 4.0]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_exact_programs_agree_with_cp_sat_where_force_is_too_slow(seed: int) -> None:
     """12 nodes with 4 strategies each, under a limit: HiGHS against another kind of solver."""

@@ -30,6 +30,7 @@ def test_a_listener_keeps_the_best_plan_and_the_highest_bound() -> None:
     assert (told[-1].done, told[-1].best, told[-1].bound) == (3, None, 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_search_never_tells_less_than_before(seed: int) -> None:
     request = random_request(seed)
@@ -43,6 +44,7 @@ def test_a_search_never_tells_less_than_before(seed: int) -> None:
         assert all(each <= plan.certificate.objective * (1 + 1e-9) for each in bounds)
 
 
+@pytest.mark.slow
 def test_a_search_that_is_stopped_at_once_is_bounded_by_the_work_of_its_model() -> None:
     for seed in range(40):
         request = random_request(seed)

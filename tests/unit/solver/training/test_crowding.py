@@ -34,6 +34,7 @@ def alike(asked: TrainingRequest) -> tuple[Candidate, ...]:
     return max((tuple(group) for _, group in groups), key=len)[:4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("capacity", "n_crowded"), [(1.0, 4), (1.3, 2)])
 def test_crowded_candidates_fit_under_no_sharding(capacity: float, n_crowded: int) -> None:
     asked = crowded_request()

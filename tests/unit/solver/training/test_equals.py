@@ -67,6 +67,7 @@ def test_the_answer_is_the_same_and_every_kind_is_found(seed: int) -> None:
     assert equal_plans(TrainingCosts(request), wide).count == len(expected)
 
 
+@pytest.mark.slow
 def test_the_plan_names_the_most_different() -> None:
     several = 0
     for seed in range(40):
@@ -153,6 +154,7 @@ def test_the_class_of_least_energy_is_that_of_its_search() -> None:
         assert equal_plans(costs, result, slowest_s=slowest_s, ranked=ranked).count == len(quick)
 
 
+@pytest.mark.slow
 def test_parts_of_a_step_weigh_in_its_energy_by_the_power_they_take() -> None:
     """Together they make the energy of the cost model, where all ranks are alike."""
     checked = 0

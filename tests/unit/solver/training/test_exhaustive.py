@@ -19,6 +19,7 @@ CHUNK = 9
 N_REQUESTS = 36
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))
 def test_equals_enumeration(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
@@ -64,6 +65,7 @@ def test_the_slowest_device_of_a_stage_is_one_whatever_modes_compete() -> None:
     assert (flat(again).breakdown, again.predicted) == (flat(plan).breakdown, plan.predicted)
 
 
+@pytest.mark.slow
 def test_replicas_by_node_group_have_less_to_exchange_where_that_is_better() -> None:
     """The fastest layouts of both groups are not the best pair: devices hold unequal parts of the gradients (seed 610)."""
     request = full_request(610)

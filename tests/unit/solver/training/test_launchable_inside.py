@@ -164,6 +164,7 @@ def test_choices_that_no_launcher_has_are_closed_in_the_launchable_part() -> Non
     assert forced.gradients == (Gradients.RELEASED,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [Launcher.TRL, Launcher.DEEPSPEED])
 def test_a_faster_launcher_s_kernels_are_not_those_of_the_one_that_is_named(launcher: Launcher) -> None:
     workload = TrainingWorkload("training", global_batch=256, seq_len=8192)

@@ -33,6 +33,7 @@ def planned(request: TrainingRequest) -> Plan:
     return plan_training(request, stop=never_stop, progress=ignore_progress)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(N_REQUESTS // CHUNK))
 def test_equals_enumeration(chunk: int) -> None:
     for seed in range(FIRST + chunk * CHUNK, FIRST + (chunk + 1) * CHUNK):

@@ -43,6 +43,7 @@ def turned(request: TrainingRequest) -> TrainingRequest:
     return replace(request, cluster=replace(request.cluster, groups=request.cluster.groups[::-1]))
 
 
+@pytest.mark.slow
 def test_any_order_is_the_best_of_all_orders() -> None:
     orders = set()
     for request in mixed_requests(20):

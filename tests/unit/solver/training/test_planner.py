@@ -124,6 +124,7 @@ def test_an_slo_out_of_reach_is_infeasible_with_its_numbers() -> None:
     assert (plan.reason.need, plan.reason.have) == (best_s, best_s * 0.9)
 
 
+@pytest.mark.slow
 def test_fewest_devices_that_meet_the_slo() -> None:
     whole = plan_of_llama_8b(4)
     assert whole.predicted is not None
@@ -136,6 +137,7 @@ def test_fewest_devices_that_meet_the_slo() -> None:
     assert not one_node_fewer.feasible
 
 
+@pytest.mark.slow
 def test_cheapest_tokens_never_cost_more_than_the_whole_cluster() -> None:
     whole = plan_of_llama_8b(2)
     cheapest = plan_of(llama_8b(2, objective=Objective.COST))
@@ -151,6 +153,7 @@ def test_choosing_devices_of_a_mixed_cluster_is_refused() -> None:
         plan_of(llama_8b(cluster=cluster, objective=Objective.DEVICES))
 
 
+@pytest.mark.slow
 def test_a_mixed_cluster_gives_the_slower_half_fewer_layers() -> None:
     cluster = Cluster((NodeGroup("new", node_type("dgx-h100"), 1), NodeGroup("old", node_type("dgx-a100"), 1)))
     plan = plan_of(llama_8b(cluster=cluster, search=Search(pp=(2,))))
@@ -221,6 +224,7 @@ def test_a_sequence_beyond_the_positions_is_refused() -> None:
         llama_8b(model=model("gpt2-xl"))
 
 
+@pytest.mark.slow
 def test_megatrons_muon_keeps_whole_optimizer_states() -> None:
     workload = TrainingWorkload("training", 64, 8192, optimizer=Optimizer.MUON)
     plan = plan_of(llama_8b(2, workload=workload))
@@ -244,6 +248,7 @@ def best_s(request: TrainingRequest) -> float:
     return float("inf") if plan.certificate.objective is None else plan.certificate.objective
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
 def test_more_memory_and_faster_links_are_never_slower(seed: int) -> None:
@@ -258,6 +263,7 @@ def test_more_memory_and_faster_links_are_never_slower(seed: int) -> None:
     assert best_s(better) <= best_s(request) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=8, deadline=None)
 def test_the_free_space_is_never_slower_than_a_launchable_one(seed: int) -> None:
@@ -269,6 +275,7 @@ def test_the_free_space_is_never_slower_than_a_launchable_one(seed: int) -> None
     assert best_s(free) <= best_s(launchable) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tp", [2, 4])
 def test_tied_weights_are_split_alike_in_the_free_space(tp: int) -> None:
     request = TrainingRequest(

@@ -39,6 +39,7 @@ def plan_of(request: TrainingRequest) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", list(System))
 def test_no_preset_is_better_than_the_full_space(system: System) -> None:
     for seed in SEEDS:

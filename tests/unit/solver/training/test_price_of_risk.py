@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.training.planner import plan_training
 from tests.unit.solver.training.instances import random_request
 
 
+@pytest.mark.slow
 def test_the_price_is_the_gain_of_the_plan_at_the_other_risk() -> None:
     told = 0
     for seed in range(40):

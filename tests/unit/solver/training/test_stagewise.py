@@ -167,6 +167,7 @@ def test_broken_stages_are_found() -> None:
     assert Rule.DEVICES in rules(replace(plan, devices=plan.devices + 1), request)
 
 
+@pytest.mark.slow
 def test_stages_on_mixed_nodes_are_as_good_as_the_best_of_all() -> None:
     requests = list(mixed_requests(9))
     plans = [assert_is_the_best_of_all(requests[place]) for place in (0, 7, 8)]

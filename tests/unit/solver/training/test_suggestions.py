@@ -100,6 +100,7 @@ KINDS = {
 """Fields that changes of requests without a plan set: each kind of change, and of restrictions two."""
 
 
+@pytest.mark.slow
 def test_every_suggestion_is_reached() -> None:
     kinds: set[str] = set()
     restricted = (as_written(random_request(seed)) for seed in RESTRICTED)

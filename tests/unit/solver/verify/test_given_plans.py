@@ -114,6 +114,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_checker_accepts_whatever_is_predicted(form: str) -> None:
     said = Counter[str]()

@@ -112,6 +112,7 @@ def test_plans_follow_what_runs_taught(scale: float) -> None:
     assert check(again, asked) == ()
 
 
+@pytest.mark.slow
 def test_more_risk_is_never_slower() -> None:
     for seed in range(20):
         request = random_request(seed)

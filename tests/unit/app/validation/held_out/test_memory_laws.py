@@ -70,6 +70,7 @@ def test_spreads_are_those_of_sources_that_were_left_out() -> None:
     assert (of_profile.shared_sigma, of_profile.own_sigma) == (laws.of_all.shared_sigma, laws.of_all.own_sigma)
 
 
+@pytest.mark.slow
 def test_a_source_that_is_left_out_does_not_change_its_own_law() -> None:
     others = [*runs("a"), *runs("b"), *runs("c", profile="paddlenlp")]
     far = MemoryLaw(1.0, 3.0, 3.0, 0.02, 0.0, "made up")
