@@ -28,9 +28,12 @@ from made.api.plans import make_plan_v1_plans_post as plans
 from made.models import ExplanationDocument, RequestDocument
 address, document = sys.argv[1:]
 client = Client(base_url=address.rstrip("/"), timeout=100)
-found = plans.sync_detailed(client=client, body=RequestDocument.from_dict(json.loads(document)), prefer="wait=50")
-answer = {"status": found.status_code, "kind": type(found.parsed).__name__, "read": found.parsed.to_dict()}
-print(json.dumps(answer | {"sent": json.loads(found.content)}))
+ask = lambda: plans.sync_detailed(client=client, body=RequestDocument.from_dict(json.loads(document)), prefer="wait=50")
+found = first = ask()
+while found.status_code == 202:  # A busy machine is not done yet: asked again, the service waits for the same job.
+    found = ask()
+answer = {"first": first.status_code, "status": found.status_code, "kind": type(found.parsed).__name__}
+print(json.dumps(answer | {"read": found.parsed.to_dict(), "sent": json.loads(found.content)}))
 """
 
 
@@ -87,7 +90,7 @@ def called(folder: Path, *arguments: str) -> dict[str, Any]:
     assert GENERATOR is not None
     python = Path(GENERATOR).with_name("python")
     command = [str(python) if python.exists() else sys.executable, "-c", CALLS, *arguments]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
     assert run.returncode == 0, run.stderr
     answer: dict[str, Any] = json.loads(run.stdout)
     return answer
@@ -113,6 +116,9 @@ def test_a_client_has_a_call_for_every_operation(document: dict[str, Any], made:
 def test_a_client_makes_plans(request_document: dict[str, Any], status: int, kind: str, made: Path, settings: Settings) -> None:
     with running_service(settings, Here()) as service:
         answer = called(made, str(service.base_url), json.dumps(request_document))
-    assert (answer["status"], answer["kind"]) == (status, kind)
+    # A plan that was waited for twice is there already when it is asked for again.
+    waited = answer["first"] == 202
+    assert (answer["status"], answer["kind"]) == (200 if waited else status, kind)
+    assert not waited or status == 201
     # Nothing that the service says gets lost in the records of the client, the request that was sent included.
     assert answer["read"] == answer["sent"]
