@@ -84,9 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.nodeid.startswith(IN_COPIES))
     if config.getoption("--skipped") and config.cache is not None:
         skipped = set(config.cache.get(SKIPPED, []))
-        others = [item for item in items if not skipped & {item.nodeid, item.nodeid.partition("::")[0]}]
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
+        is_meant = [bool(skipped & {item.nodeid, item.nodeid.partition("::")[0]}) for item in items]
+        config.hook.pytest_deselected(items=[item for item, meant in zip(items, is_meant, strict=True) if not meant])
+        items[:] = [item for item, meant in zip(items, is_meant, strict=True) if meant]
 
 
 @pytest.fixture(scope="session")

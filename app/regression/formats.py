@@ -1,4 +1,4 @@
-"""Reports of a check in the formats of other tools, one format a file.
+"""Reports of a check in the formats of other tools.
 
 What they report is in `app.regression.report`; the page for a terminal is `app.regression.terminal_page`.
 """

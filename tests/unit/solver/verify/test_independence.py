@@ -85,6 +85,6 @@ def test_facts_that_the_checker_shares_are_data(module: str) -> None:
 def test_rules_of_one_kind_of_plan_know_none_of_the_other(room: str, other: str) -> None:
     checker = Path(meshwright.solver.verify.__path__[0])
     files = sorted([*checker.glob(f"{room}.py"), *(checker / room).glob("*.py")])
-    assert files
+    assert (checker / f"{room}.py").is_file() or len(files) > 3
     for path in files:
         assert not {name for name in imported_modules(path) if name.startswith(f"meshwright.solver.verify.{other}")}, path.name
