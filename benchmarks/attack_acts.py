@@ -150,7 +150,7 @@ def unfinished_bodies(arena: Arena) -> str:
     """200 bodies of 8 MB of which the last byte never comes."""
     size = 8_000_000
     head = (
-        f"POST /v1/plans HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {arena.keys[0]}\r\n"
+        f"POST /v1/plans HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {arena.keys[0]}\r\n"
         f"content-type: application/json\r\ncontent-length: {size}\r\n\r\n{{"
     ).encode()
     whole = memoryview(head + b" " * (size - 2))
@@ -307,7 +307,7 @@ def followers(arena: Arena) -> str:
         job = client.post("/v1/plans", json=QUICK | {"search": {**QUICK["search"], "seed": 20_000}}, headers=ASYNC).headers[
             "location"
         ]
-        head = f"GET {job}/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {arena.keys[0]}\r\n\r\n".encode()
+        head = f"GET {job}/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {arena.keys[0]}\r\n\r\n".encode()
         for _ in range(200):
             follower = stack.enter_context(socket.socket())
             follower.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)

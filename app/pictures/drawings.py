@@ -25,8 +25,8 @@ _BARS = WIDTH - LEFT - 110
 _LOOKS = {work: f"c{index}" for index, work in enumerate(Work)}
 
 
-def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] | None = None) -> str:
-    """Return the step over time, one row a stage, or of it what lies between two moments in seconds.
+def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] = (0.0, 1.0)) -> str:
+    """Return the step over time, one row a stage, or of it what begins at one share of the step and is another share wide.
 
     Raises InvalidInputError where there is no step.
     """
@@ -34,7 +34,8 @@ def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] | No
     if timeline is None:
         raise no_timeline(answered)
     stages = timeline.stages[:MOST_ROWS]
-    from_s, asked_s = window or (0.0, timeline.end_s)
+    start, width = window
+    from_s, asked_s = start * timeline.end_s, (start + width) * timeline.end_s
     until_s = _shown_until(stages, from_s, asked_s)
     scale = _BARS / max(until_s - from_s, 1e-12)
     parts = []
@@ -51,9 +52,11 @@ def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] | No
         parts.append(words(WIDTH, row * _ROW + 17, f"{percent(stage.busy_s / timeline.step_time_s)} busy", end=True))
     y = len(stages) * _ROW + 18
     is_whole = from_s <= 0.0 and until_s >= timeline.end_s
-    left_out = [] if is_whole else [f"{seconds(from_s)} to {seconds(until_s)} of {seconds(timeline.end_s)}"]
+    left_out = [timeline.left_out] if timeline.left_out else []
+    left_out += [] if is_whole else [f"{seconds(from_s)} to {seconds(until_s)} of {seconds(timeline.end_s)}"]
     left_out += [f"{len(stages)} of {len(timeline.stages)} stages"] if len(stages) < len(timeline.stages) else []
-    shown = f"Shown: {', '.join(left_out)}; a trace has all." if left_out else f"The whole step: {seconds(timeline.end_s)}."
+    all_there = "" if timeline.left_out else "; a trace has all"
+    shown = f"Shown: {', '.join(left_out)}{all_there}." if left_out else f"The whole step: {seconds(timeline.end_s)}."
     used = {each.work for stage in stages for each in stage.slices}
     parts += [words(LEFT, y, shown), *legend(y + 24, [(_LOOKS[work], work.value) for work in Work if work in used])]
     return drawing(f"Pipeline timeline. {shown}", y + 60, parts)

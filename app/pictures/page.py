@@ -27,7 +27,7 @@ from meshwright.app.pictures.drawings import (
     timeline_drawing,
 )
 from meshwright.app.pictures.rank_map import map_drawing
-from meshwright.app.pictures.step_timeline import step_timeline
+from meshwright.app.pictures.step_timeline import has_step
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import ByGroup, Pipelines, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import placement_of
@@ -98,7 +98,7 @@ def _headline(plan: Plan) -> str:
 
 def _of_plan(answered: AnsweredRequest, follow: Follow) -> Iterable[str]:
     plan = answered.plan
-    if step_timeline(answered) is not None:
+    if has_step(answered):
         yield _drawn("One step", timeline_drawing(answered))
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:

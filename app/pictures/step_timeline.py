@@ -3,6 +3,8 @@
 A pass takes its part of the stage's time, sending included, which plans do not tell apart. What comes after the last
 micro-batch (gradient reduction, optimizer, gathers) follows on each stage. The slices of a stage are so the whole of what the
 plan says the stage does in a step; the rest of the step is bubble.
+
+A step of more passes than a picture can show is run with fewer micro-batches: those left out repeat the middle of the step.
 """
 
 from __future__ import annotations
@@ -13,12 +15,19 @@ from enum import StrEnum
 
 from meshwright.costmodels.model.dims import SliceShares
 from meshwright.costmodels.pipeline import Durations, PassKind, Program, Schedule, TimedSlot, positions_of_ranks, simulate
-from meshwright.costmodels.pipeline.placement import build
+from meshwright.costmodels.pipeline.placement import build, n_positions
 from meshwright.solver.answer.layouts import ByGroup, Pipelines, Stagewise, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.training.space.schedules import pass_shares
+
+MOST_PASSES = 50_000
+"""Passes of a pipeline that are run, at most: about 1.3 s of processor time and 30 MB."""
+_PASSES_OF_PART = 3
+"""Passes of a micro-batch through a part of the model, at most: forward, backward of inputs, backward of weights."""
+_PERIOD = 2
+"""Schedules repeat themselves after this many micro-batches a rank; none needs more of them to be defined."""
 
 
 class Work(StrEnum):
@@ -53,17 +62,24 @@ class TimelineSlice:
 
 @dataclass(frozen=True, slots=True)
 class StageTimeline:
-    """The slices of a stage in a step, in order; ``group`` names its node group where each has pipelines of its own."""
+    """The slices of a stage in a step, in order; ``group`` names its node group where each has pipelines of its own.
+
+    microbatches       micro-batches of the step
+    run_microbatches   those that the slices are of
+    """
 
     number: int
     stage: Stage
     slices: tuple[TimelineSlice, ...]
+    microbatches: int
+    run_microbatches: int
     group: str = ""
 
     @property
     def busy_s(self) -> float:
-        """Time in which the stage does not wait."""
-        return sum(each.end_s - each.start_s for each in self.slices)
+        """Time of the whole step in which the stage does not wait."""
+        passes_s = sum(each.end_s - each.start_s for each in self.slices if each.work is not Work.UPDATE)
+        return passes_s * self.microbatches / self.run_microbatches + self.stage.extra_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,31 +99,74 @@ class StepTimeline:
         """The part of the predicted step in which the stage that works longest waits."""
         return max(0.0, self.step_time_s - max(each.busy_s for each in self.stages))
 
+    @property
+    def left_out(self) -> str:
+        """What of the step is not in the timeline, in words; empty where all is."""
+        cut = next((each for each in self.stages if each.run_microbatches < each.microbatches), None)
+        if cut is None:
+            return ""
+        return f"{cut.run_microbatches:,} of {cut.microbatches:,} micro-batches, those left out repeat the middle"
+
+
+def has_step(answered: AnsweredRequest) -> bool:
+    """Return True if ``step_timeline`` gives a timeline; runs nothing."""
+    return bool(_pipelines_of(answered))
+
 
 def step_timeline(answered: AnsweredRequest) -> StepTimeline | None:
-    """Return the timeline of a training plan; None of a serving plan, and where there is no plan."""
-    plan, request = answered.plan, answered.request
-    if not plan.feasible or plan.predicted is None or plan.predicted.step_time_s is None:
+    """Return the timeline of a training plan.
+
+    None of a serving plan, where there is no plan, and where the fewest micro-batches of its schedule have more passes than
+    MOST_PASSES.
+    """
+    pipelines, predicted = _pipelines_of(answered), answered.plan.predicted
+    if not pipelines or predicted is None or predicted.step_time_s is None:
         return None
+    stages = [stage for group, each in pipelines for stage in _of_pipelines(each, answered.request, group)]
+    return StepTimeline(tuple(stages), predicted.step_time_s)
+
+
+def _pipelines_of(answered: AnsweredRequest) -> list[tuple[str, Pipelines]]:
+    """The pipelines that are run, by the names of their node groups; none where one can't be."""
+    plan = answered.plan
+    if not plan.feasible or plan.predicted is None or plan.predicted.step_time_s is None:
+        return []
     match plan.layout:
         case Uniform(pipelines=pipelines) | Stagewise(pipelines=pipelines):
-            stages = _of_pipelines(pipelines, request)
+            found = [("", pipelines)]
         case ByGroup(groups=groups):
-            stages = [stage for each in groups for stage in _of_pipelines(each.pipelines, request, each.group)]
+            found = [(each.group, each.pipelines) for each in groups]
         case _:
-            return None
-    return StepTimeline(tuple(stages), plan.predicted.step_time_s)
+            return []
+    return found if all(_run_microbatches(each) for _, each in found) else []
 
 
-def _of_pipelines(pipelines: Pipelines, request: PlanRequest, group: str = "") -> list[StageTimeline]:
+def _run_microbatches(pipelines: Pipelines) -> int:
+    """Micro-batches of a step that are run: all, or as many as MOST_PASSES has; 0 where the schedule needs more than that."""
+    n_ranks, count, schedule = len(pipelines.stages), pipelines.microbatch.count, Schedule(pipelines.schedule)
+    parts = n_positions(schedule, n_ranks, _chunks_built(pipelines))
+    most = MOST_PASSES // (_PASSES_OF_PART * parts * max(1, len(pipelines.token_slices)))
+    if count <= most:
+        return count
+    period = _PERIOD * n_ranks
+    fewer = count - period * -((most - count) // period)
+    return fewer if fewer >= period else 0
+
+
+def _chunks_built(pipelines: Pipelines) -> int:
+    return max(2, len(pipelines.stages[0].chunk_layers))
+
+
+def _of_pipelines(pipelines: Pipelines, request: PlanRequest, group: str) -> list[StageTimeline]:
     assert isinstance(request, TrainingRequest)
     stages, schedule = pipelines.stages, Schedule(pipelines.schedule)
+    count, run = pipelines.microbatch.count, _run_microbatches(pipelines)
+    n_slices = max(1, len(pipelines.token_slices))
+    program = build(schedule, len(stages), run, n_chunks=_chunks_built(pipelines), n_slices=n_slices)
     n_chunks = max(1, len(stages[0].chunk_layers))
-    count = pipelines.microbatch.count
-    program = build(schedule, len(stages), count, n_chunks=max(2, n_chunks), n_slices=max(1, len(pipelines.token_slices)))
     spans = simulate(program, _durations(pipelines, request, program, n_chunks)).ranks
     return [
-        StageTimeline(number, stage, _slices(spans[number], stage, program.n_slices), group)
+        StageTimeline(number, stage, _slices(spans[number], stage, program.n_slices), count, run, group)
         for number, stage in enumerate(stages)
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.app.base.figures import ranks_of
 from meshwright.app.base.quoting import json_text, readable
-from meshwright.app.pictures.step_timeline import StageTimeline, StepTimeline, TimelineSlice, step_timeline
+from meshwright.app.pictures.step_timeline import MOST_PASSES, StageTimeline, StepTimeline, TimelineSlice, step_timeline
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 
@@ -30,7 +30,8 @@ def trace_text(answered: AnsweredRequest) -> str:
 def no_timeline(answered: AnsweredRequest) -> InvalidInputError:
     """Return the error of a plan that has no step to draw."""
     given = f"a {answered.plan.kind} plan" if answered.plan.feasible else "an answer without a plan"
-    return InvalidInputError("there is no pipeline timeline", given=given, allowed="a training plan that fits")
+    allowed = f"a training plan that fits, of at most {MOST_PASSES:,} passes"
+    return InvalidInputError("there is no pipeline timeline", given=given, allowed=allowed)
 
 
 def trace_document(timeline: StepTimeline, *, title: str) -> dict[str, Any]:
@@ -43,7 +44,8 @@ def trace_document(timeline: StepTimeline, *, title: str) -> dict[str, Any]:
             "model": readable(title),
             "predicted_step_time_us": round(timeline.step_time_s * _US_PER_S, _DIGITS),
             "bubble_us": round(timeline.bubble_s * _US_PER_S, _DIGITS),
-        },
+        }
+        | ({"shown": timeline.left_out} if timeline.left_out else {}),
     }
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import resource
 import signal
+import threading
+import time
 from asyncio import Lock, Semaphore
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from meshwright.app.base.errors import RateLimitedError, SolverCrashError
+from meshwright.app.service.limited import live_within, memory_of_machine
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 
 LIMIT_S = 60.0
@@ -23,6 +26,8 @@ AT_ONCE = 2
 """Questions that a service answers beside one another, one of each tenant."""
 WAIT_S = 5.0
 """Seconds that one more question waits for its turn."""
+LOOK_EVERY_S = 0.1
+"""Time after which a question whose asker has gone is ended."""
 
 _PRELOADED = "meshwright.app.service.preloaded_questions"
 """Loaded once by the fork server: a question then starts in milliseconds."""
@@ -36,11 +41,14 @@ Found = TypeVar("Found")
 class Children:
     """The processes of a service that answer questions.
 
+    memory_bytes   bytes that a question may take; less where the machine has less for all that are answered at once
     also_loaded    names of modules that the fork server loads besides the solver
     """
 
     def __init__(self, *, memory_bytes: int, limit_s: float = LIMIT_S, also_loaded: Sequence[str] = ()) -> None:
-        self._memory_bytes, self._limit_s = memory_bytes, limit_s
+        # The service itself has a share, too.
+        self._memory_bytes = min(memory_bytes, memory_of_machine() // (AT_ONCE + 1))
+        self._limit_s = limit_s
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([_PRELOADED, *also_loaded])
         self._turns, self._of_tenant = Semaphore(AT_ONCE), dict[str, Lock]()
@@ -59,12 +67,22 @@ class Children:
             except TimeoutError:
                 said = "the service answers as many questions as it can at once"
                 raise RateLimitedError(said, wait_s=int(WAIT_S)) from None
-            return await asyncio.to_thread(self.answer_now, answering, document)
+            nobody_waits = threading.Event()
+            try:
+                return await asyncio.to_thread(self.answer_now, answering, document, nobody_waits)
+            finally:
+                nobody_waits.set()
 
-    def answer_now(self, answering: Callable[[Given], Found], given: Given) -> Found:
+    def start(self) -> None:
+        """Have the server load what it forks children from, so that the first question need not wait for it."""
+        forkserver.ensure_running()
+
+    def answer_now(
+        self, answering: Callable[[Given], Found], given: Given, nobody_waits: threading.Event | None = None
+    ) -> Found:
         """Return what the function makes of a document without waiting for a turn; raises as ``answer`` but for that.
 
-        What is given and what is found cross a pipe: both must pickle.
+        What is given and what is found cross a pipe: both must pickle. The process is ended when ``nobody_waits`` is set.
         """
         ours, theirs = self._context.Pipe(duplex=False)
         cpu_s = min(CPU_LIMIT_S, int(self._limit_s) + 1)
@@ -73,8 +91,12 @@ class Children:
         child.start()
         theirs.close()
         try:
-            if not ours.poll(self._limit_s):
-                raise _too_much(f"{self._limit_s:g} s")
+            until_s = time.monotonic() + self._limit_s
+            while not ours.poll(LOOK_EVERY_S):
+                if nobody_waits is not None and nobody_waits.is_set():
+                    raise SolverCrashError("the question was ended: nobody waits for its answer")
+                if time.monotonic() >= until_s:
+                    raise _too_much(f"{self._limit_s:g} s")
             found: Found | MeshwrightError = ours.recv()
         except EOFError:
             child.join()
@@ -93,9 +115,7 @@ class Children:
 def _answer_and_send(
     messages: Connection, answering: Callable[[Given], Found], given: Given, memory_bytes: int, cpu_s: int
 ) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    live_within(cpu_s=cpu_s, memory_bytes=memory_bytes)
     found: Found | MeshwrightError
     try:
         found = answering(given)

@@ -7,24 +7,19 @@ milliseconds.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import multiprocessing
-import os
-import resource
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from meshwright.app.base.errors import SolveMemoryError, SolverCrashError, SolveTimeoutError
 from meshwright.app.base.solving import OnBeat, SolveFunction, ignore_beat, solve_here
+from meshwright.app.service.limited import end_fork_server, live_within
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
@@ -76,8 +71,6 @@ GRACE_S = 30.0
 BEAT_S = 1.0
 """The time between two calls of ``on_beat`` during a solve, and while its child starts."""
 PROGRESS_EVERY_S = 0.25
-PR_SET_PDEATHSIG = 1
-"""Linux, prctl(2): the signal that a process gets when its parent ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +128,7 @@ class ChildSolver:
                 child.kill()
             if self._starting:
                 # A child starts when the server has loaded the solver, which may take minutes: nobody waits for that at an end.
-                _end_fork_server()
+                end_fork_server()
 
     def _start_beating(self, child: ForkServerProcess, on_beat: OnBeat) -> None:
         """Start a child, in a thread: the first waits until the server has loaded the solver, and its job must be seen to live.
@@ -224,12 +217,7 @@ def _death(child: ForkServerProcess) -> MeshwrightError:
 
 def _solve_and_send(messages: Connection, task: _Task) -> None:
     """In the child: solve within the limits, and send progress and the answer."""
-    _die_with_parent()
-    resource.setrlimit(resource.RLIMIT_CPU, (int(task.cpu_s) + 1, int(task.cpu_s) + 2))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if task.memory_bytes is not None:
-        # Data, not address space: libraries reserve gigabytes of addresses that they never touch.
-        resource.setrlimit(resource.RLIMIT_DATA, (task.memory_bytes, task.memory_bytes))
+    live_within(cpu_s=int(task.cpu_s) + 1, memory_bytes=task.memory_bytes)
     answer: Plan | MeshwrightError
     try:
         answer = task.solve(task.request, _Throttle(messages.send))
@@ -242,29 +230,6 @@ def _solve_and_send(messages: Connection, task: _Task) -> None:
         answer = SolverCrashError(f"the solve failed: {type(error).__name__}: {error}")
     messages.send(answer)
     messages.close()
-
-
-def _end_fork_server() -> None:
-    # The standard library offers no way to end the server before its time; without this attribute it is waited for.
-    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _die_with_parent() -> None:
-    """Have the kernel end this process when the fork server ends, as it does when the worker was killed.
-
-    The server ends when nobody holds the other end of its line any more. Children are given that end as well, so that they
-    could start others; as long as they kept it, the server would wait for them and they for the server.
-    """
-    line = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-    if line is not None:
-        with contextlib.suppress(OSError):
-            os.close(line)
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)

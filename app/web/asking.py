@@ -15,9 +15,10 @@ from meshwright.app.edge.problems import problem_answers
 from meshwright.app.launching.exporters.schedulers import Scheduler
 from meshwright.app.service import answers
 from meshwright.app.service.asking import EXPLANATION_EXAMPLES
-from meshwright.app.service.child import Answering, Children
+from meshwright.app.service.child import Answering
 from meshwright.app.store.plans import PlanReader
 from meshwright.app.store.principal import Principal
+from meshwright.app.web.children import asked_of_child
 from meshwright.app.web.gate import Reader
 from meshwright.solver.problem.choices import Launcher
 
@@ -91,8 +92,7 @@ async def launch(
     stored = await reader.get(caller.tenant, digest)
     plan = await asyncio.to_thread(parse_document, stored.text.encode(), what="plan")
     asked = {"plan": plan, "launcher": launcher.value, "scheduler": None if scheduler is None else scheduler.value}
-    children: Children = request.app.state.children
-    found = await children.answer(caller.tenant, answers.launch_document, asked)
+    found = await asked_of_child(request, caller, answers.launch_document, asked)
     return Response(compact_json(found), media_type=JSON)
 
 
@@ -102,9 +102,8 @@ Check = Callable[[dict[str, Any]], object]
 async def _answered(request: Request, caller: Principal, answering: Answering, check: Check | None = None) -> Response:
     """The answer to a question, which ``check`` refuses before a process is started for it."""
     settings: Settings = request.app.state.settings
-    children: Children = request.app.state.children
     async with json_body(request, max_bytes=settings.max_body_bytes) as body:
         if check is not None:
             await body.work(check, body.document)
-        found = await children.answer(caller.tenant, answering, body.document)
+        found = await asked_of_child(request, caller, answering, body.document)
     return Response(compact_json(found), media_type=JSON)

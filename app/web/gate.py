@@ -11,9 +11,10 @@ from fastapi.security import HTTPBearer
 from fastapi.security.http import HTTPAuthorizationCredentials
 from sqlalchemy import Engine
 
-from meshwright.app.base.errors import AuthenticationError, IssuerUnavailableError, RateLimitedError
+from meshwright.app.base.errors import AuthenticationError, ForbiddenError, IssuerUnavailableError, RateLimitedError
 from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.edge.authentication import Authenticator, RateLimiter, is_token
+from meshwright.app.edge.loopback import is_called_by_loopback
 from meshwright.app.edge.oidc import OidcSettings, OidcVerifier
 from meshwright.app.store.principal import Principal, Scope
 from meshwright.app.store.security import KeyRepository
@@ -33,16 +34,29 @@ class RequestGate:
 
     callers    requests a second of each caller; None sets no limit
     strangers  failed attempts a second from one address; None sets no limit
+    openness   whether it asks who calls, or lets everybody in who calls this machine by a name of its own
     """
 
-    def __init__(self, authenticator: Authenticator, callers: RateLimiter | None, strangers: RateLimiter | None):
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        callers: RateLimiter | None,
+        strangers: RateLimiter | None,
+        openness: Auth = Auth.REQUIRED,
+    ):
         self._authenticator, self._callers, self._strangers = authenticator, callers, strangers
+        self._openness = openness
 
     async def admit(self, request: Request, shown: str | None = None) -> Principal:
-        """The caller of a request; raises AuthenticationError, RateLimitedError, StoreError or IssuerUnavailableError.
+        """The caller of a request.
+
+        Raises AuthenticationError, RateLimitedError, StoreError, IssuerUnavailableError; ForbiddenError for a call by a name of
+        another machine where nobody shows who he is.
 
         ``shown`` is what the caller shows where that is not in the header: the key of a page's cookie.
         """
+        if self._openness is Auth.OFF:
+            _require_loopback_name(request)
         shown = shown or request.headers.get("authorization")
         peer = request.client.host if request.client else ""
         if self._strangers is not None and is_token(shown):
@@ -68,6 +82,17 @@ class RequestGate:
         except MeshwrightError:
             return True  # That can't be told now.
         return True
+
+
+def _require_loopback_name(request: Request) -> None:
+    host = request.headers.get("host")
+    if not is_called_by_loopback(host):
+        raise ForbiddenError(
+            "a service without authentication is called by a name of this machine alone",
+            given=f"Host: {host}",
+            allowed="127.0.0.1, [::1] or localhost",
+            remedy="call it by one of these; for calls from elsewhere unset MESHWRIGHT_AUTH, and make keys",
+        )
 
 
 async def _turn_away(ask: Callable[[str], None], peer: str) -> None:
@@ -107,7 +132,7 @@ Admin = Annotated[Principal, Depends(needs(Scope.ADMIN))]
 def open_gate(settings: Settings, engine: Engine) -> RequestGate:
     """The gate over the keys in a database and, where the settings name one, the tokens of an issuer."""
     if settings.auth is Auth.OFF:
-        return RequestGate(Authenticator(None), callers=None, strangers=None)
+        return RequestGate(Authenticator(None), callers=None, strangers=None, openness=Auth.OFF)
     oidc = None
     if settings.oidc_issuer:
         oidc = OidcVerifier(OidcSettings(settings.oidc_issuer, settings.oidc_audience, settings.oidc_tenant_claim))

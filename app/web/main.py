@@ -23,6 +23,7 @@ from meshwright.app.edge.long_work import LongWork
 from meshwright.app.edge.middleware import MetricsMiddleware, RequestIdMiddleware, TracingMiddleware
 from meshwright.app.edge.problems import install_problem_handlers
 from meshwright.app.edge.schemas import NewKeyDocument, RotationDocument
+from meshwright.app.pictures import asked as pictures
 from meshwright.app.requests.document import RequestDocument
 from meshwright.app.service.asking import ExplanationDocument, GivenPlan, LaunchDocument, NewExplanation
 from meshwright.app.service.child import Children
@@ -55,6 +56,9 @@ from meshwright.app.web.schemas import JobDocument, NewCheck, PlanDocument
 from meshwright.app.web.security import router as security_router
 from meshwright.app.web.webhook_secrets import router as webhook_secrets_router
 
+DRAWING_LIMIT_S = 20.0
+"""Seconds that the pictures of a page may take: ten times what those of the largest step take."""
+
 
 def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | None = None) -> FastAPI:
     """The service over the settings' database, its queue opened by ``open_queue`` in its place."""
@@ -75,8 +79,10 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
         app.state.runs = RunService(engine, app.state.replans)
-        also_loaded = (read_large_body.__module__,)
-        app.state.children = Children(memory_bytes=settings.max_solve_memory_bytes, also_loaded=also_loaded)
+        also_loaded = (read_large_body.__module__, pictures.__name__)
+        memory_bytes = settings.max_solve_memory_bytes
+        app.state.children = Children(memory_bytes=memory_bytes, also_loaded=also_loaded)
+        app.state.drawing = Children(memory_bytes=memory_bytes, limit_s=DRAWING_LIMIT_S, also_loaded=also_loaded)
         yield
         watcher.close()
         await long_work.close()
@@ -94,6 +100,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         redoc_url=None,
     )
     app.state.settings, app.state.engine = settings, engine
+    app.state.workers_since_s = None
     app.state.gate = open_gate(settings, engine)
     app.add_middleware(AuditMiddleware, entries=AuditRepository(engine))
     app.add_middleware(MetricsMiddleware)

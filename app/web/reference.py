@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +16,7 @@ from meshwright.app.base.settings import Settings
 from meshwright.app.edge.lists import ANSWER
 from meshwright.app.edge.problems import NOT_READY, problem_answers, problem_document, problem_response
 from meshwright.app.models import catalog
-from meshwright.app.service.desk import WORKER_ALIVE_S, JobDesk
+from meshwright.app.service.desk import WORKER_ALIVE_S, JobDesk, QueueState
 from meshwright.app.store.migrate import HEAD_REVISION, current_revision, serves
 from meshwright.app.web.json_schemas import json_schema, schema_id, schema_names
 from meshwright.costmodels.hardware import node_types
@@ -109,6 +110,9 @@ class HardwareList(BaseModel):
     node_types: list[NodeItem]
 
 
+WORKERS_START_S = 60.0
+"""Time that the workers of a service have to start: they load the solver and may have to prepare the database."""
+
 router = APIRouter()
 
 
@@ -126,7 +130,8 @@ async def health() -> Health:
     responses=problem_answers(503),
 )
 def ready(request: Request) -> Response:
-    """Says ok when the database answers and has the schema of this version; and how the queue stands."""
+    """Says ok when the database answers, has the schema of this version, and workers that came with the service are alive; and
+    how the queue stands."""
     engine: Engine = request.app.state.engine
     settings: Settings = request.app.state.settings
     try:
@@ -137,9 +142,17 @@ def ready(request: Request) -> Response:
         queue = JobDesk(engine).state(worker_alive_s=WORKER_ALIVE_S)
     except StoreError as error:
         return problem_response(request, problem_document(NOT_READY, str(error)))
+    if _lacks_workers(request.app.state.workers_since_s, queue):
+        detail = f"no worker is alive {WORKERS_START_S:g} s after the start of a service that brings its own: see its log"
+        return problem_response(request, problem_document(NOT_READY, detail))
     # A queue that is late makes no process unfit: taken out of service, it could not even answer what is stored.
     is_late = queue.oldest_s > settings.max_queue_age_s
     return JSONResponse({"status": "ok", "queue": asdict(queue) | {"is_late": is_late}})
+
+
+def _lacks_workers(since_s: float | None, queue: QueueState) -> bool:
+    """Whether a service that started workers at a moment has none, nor anybody else, though they had time to start."""
+    return since_s is not None and not queue.workers and time.monotonic() - since_s > WORKERS_START_S
 
 
 @router.get("/v1/schemas", tags=["reference"], summary="List the JSON Schemas")

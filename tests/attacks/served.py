@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,15 +35,23 @@ class Served:
 
 
 @contextmanager
-def served(database_url: str, folder: Path, environment: Mapping[str, str] | None = None, workers: int = 0) -> Iterator[Served]:
-    """Run a service without authentication until the block ends."""
+def served(
+    database_url: str,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    workers: int = 0,
+    *,
+    command: Sequence[str] = COMMAND,
+    cwd: Path | None = None,
+) -> Iterator[Served]:
+    """Run a service without authentication until the block ends; in the folder ``cwd`` where one is given."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {"MESHWRIGHT_DATABASE_URL": database_url, "MESHWRIGHT_AUTH": "off", **(environment or {})}
     with (folder / "serve.log").open("ab") as log:
         process = subprocess.Popen(
-            [*COMMAND, "serve", "--port", str(port), "--workers", str(workers)], env=os.environ | settings, stderr=log
+            [*command, "serve", "--port", str(port), "--workers", str(workers)], env=os.environ | settings, stderr=log, cwd=cwd
         )
         try:
             url = f"http://127.0.0.1:{port}"

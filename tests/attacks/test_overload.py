@@ -112,7 +112,7 @@ def test_a_large_body_is_answered_as_a_short_one(service: Served) -> None:
 def begun_body(service: Served, announced: int) -> socket.socket:
     """Return a connection over which the head of a request and the first byte of its body were sent."""
     connection = connect(service)
-    head = f"POST /v1/plans HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {announced}\r\n\r\n"
+    head = f"POST /v1/plans HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {announced}\r\n\r\n"
     connection.sendall(head.encode() + b"{")
     return connection
 
@@ -175,7 +175,7 @@ def test_a_head_within_the_limit_is_read(service: Served) -> None:
 @pytest.mark.slow
 def test_requests_that_never_end_are_ended(service: Served) -> None:
     """All at once, so that the test takes as long as the longest of them."""
-    body = b"POST /v1/plans HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+    body = b"POST /v1/plans HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
     begun = {sent: connect(service) for sent in (b"", b"GET /healthz HT", body)}
     for sent, connection in begun.items():
         connection.sendall(sent)
@@ -239,7 +239,7 @@ def test_followers_that_never_read_hold_nobody_up(tmp_path: Path) -> None:
                 # The kernel takes little for it, so the service has to wait with what it would send.
                 follower.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
                 follower.connect(("127.0.0.1", service.port))
-                follower.sendall(f"GET {asked.headers['location']}/events HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+                follower.sendall(f"GET {asked.headers['location']}/events HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
                 followers.append(follower)
             with watching(f"{service.url}/healthz") as watch:
                 assert client.post(asked.headers["location"] + "/cancel").status_code == 200

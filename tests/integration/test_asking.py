@@ -126,7 +126,9 @@ def test_one_tenants_questions_leave_anothers_their_turn(monkeypatch: pytest.Mon
     """Of five questions of a tenant one is answered at a time, and no thread waits; another tenant's comes between."""
     begun, going = list[str](), threading.Event()
 
-    def answered(self: Children, answering: Answering, document: Mapping[str, Any]) -> Mapping[str, Any]:
+    def answered(
+        self: Children, answering: Answering, document: Mapping[str, Any], nobody_waits: threading.Event
+    ) -> Mapping[str, Any]:
         begun.append(document["tenant"])
         if document["tenant"] == "many":
             assert going.wait(60)

@@ -252,7 +252,7 @@ def test_content_type_may_name_its_charset(client: httpx.Client) -> None:
 def answer_to(client: httpx.Client, *pieces: bytes) -> bytes:
     """The first bytes that the service answers to a request whose end is never sent."""
     with socket.create_connection((client.base_url.host, client.base_url.port or 80), timeout=20) as connection:
-        head = b"POST /v1/plans HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n"
+        head = b"POST /v1/plans HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         connection.sendall(head + b"".join(pieces))
         return connection.recv(4096)
 

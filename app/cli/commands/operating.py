@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import ipaddress
 import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from enum import Enum
 from types import TracebackType
 
@@ -85,6 +85,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     import uvicorn
 
     from meshwright.app.edge.connection import bounded_connections
+    from meshwright.app.edge.loopback import is_loopback
     from meshwright.app.edge.observability import start_tracing
     from meshwright.app.service.queue_metrics import serve_metrics
     from meshwright.app.store.engine import is_sqlite
@@ -113,6 +114,8 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     level = LogLevel.INFO if settings.log_level is LogLevel.WARNING else settings.log_level
     # Uvicorn ends the process by the signal that stopped it once it has shut down; the workers are to be stopped first.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
+    if workers:
+        app.state.workers_since_s = time.monotonic()
     with Workers(workers, settings):
         uvicorn.run(
             app,
@@ -128,15 +131,6 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
             ws="none",
         )
     return EXIT_GOOD
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if a service that listens there can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        # Of names, only this one is bound to loopback addresses by standard (RFC 6761, 6.3).
-        return host == "localhost"
 
 
 # ``worker``, and the workers that ``serve`` brings with it.
@@ -186,6 +180,14 @@ def run_worker(name: str | None, life: Life, settings: Settings) -> int:
     return EXIT_GOOD
 
 
+def worker_command() -> list[str]:
+    """Return the command that starts a worker with the code of this process, wherever it is called: nothing of the current
+    folder is loaded unless this process loads it, too."""
+    places = [place for place in sys.path if place]
+    code = f"import sys; sys.path[:] = {places!r}; from meshwright.app.cli.main import main; main()"
+    return [sys.executable, "-P", "-c", code, "worker", "--with-parent"]
+
+
 class Workers:
     """Worker processes beside the service: one that ends is started again, all are told to stop at the end."""
 
@@ -206,7 +208,7 @@ class Workers:
             watcher.join()
 
     def _keep_one(self) -> None:
-        command = [sys.executable, "-c", "from meshwright.app.cli.main import main; main()", "worker", "--with-parent"]
+        command = worker_command()
         # The address of metrics is the service's own.
         environment = {name: value for name, value in os.environ.items() if name != "MESHWRIGHT_METRICS_ADDRESS"}
         while not self._stopping.is_set():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -14,16 +13,17 @@ from sqlalchemy import Engine
 
 from meshwright.app.base.quoting import html_text
 from meshwright.app.edge.observability import ANSWERS, current_parent
-from meshwright.app.pictures.page import plan_article
+from meshwright.app.pictures.asked import article
 from meshwright.app.requests.model_words import model_of_catalogue
 from meshwright.app.requests.one_line import OneLine, Task, request_of_line
-from meshwright.app.requests.plan_documents import read_plan_document
+from meshwright.app.service.desk import WORKER_ALIVE_S, JobDesk
 from meshwright.app.service.planning import Call, PlanService, Submission, Wanted
 from meshwright.app.store.engine import read_soon
 from meshwright.app.store.fleet import RegisteredKind, RegisteredRepository
 from meshwright.app.store.jobs import JobKind, JobStatus
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.writes import Writes
+from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.jobs import find_job
 from meshwright.app.web.pages.layout import HEADERS, choice, page
 from meshwright.app.web.pages.routes import COOKIE, MOST_OFFERED, PageReader, PageRoute, PageWriter, form_of
@@ -88,17 +88,22 @@ async def submit(request: Request, caller: PageWriter) -> Response:
 
 
 @router.get("/jobs/{job_id}")
-def show_job(request: Request, caller: PageReader, job_id: str) -> Response:
+async def show_job(request: Request, caller: PageReader, job_id: str) -> Response:
     """The page of a job: its progress, and its plan once there is one."""
-    job = find_job(request.app.state.engine, caller, job_id)
+    job = await asyncio.to_thread(find_job, request.app.state.engine, caller, job_id)
     signed_in = COOKIE in request.cookies
     if job.status is JobStatus.SUCCEEDED and job.kind is not JobKind.BATCH:
         if job.answer is None:
             return RedirectResponse(f"/plans/{job.digest}", 303, HEADERS)
         # A search that ended undecided: its answer is stored with the job alone.
-        return page(f"Plan: {job.model}", plan_article(read_plan_document(json.loads(job.answer))), signed_in=signed_in)
+        drawn = await drawn_by_child(request, caller, article, {"plan": job.answer})
+        return page(f"Plan: {job.model}", drawn["article"], signed_in=signed_in)
     again = None if job.status.is_final else LOOK_AGAIN_S
-    return page(f"Job: {job.model}", _progress(job_document(job)), refresh_s=again, signed_in=signed_in)
+    workers = 1
+    if job.status is JobStatus.QUEUED:
+        queue = await asyncio.to_thread(JobDesk(request.app.state.engine).state, worker_alive_s=WORKER_ALIVE_S)
+        workers = queue.workers
+    return page(f"Job: {job.model}", _progress(job_document(job), workers), refresh_s=again, signed_in=signed_in)
 
 
 def _document(given: dict[str, str]) -> dict[str, Any]:
@@ -158,7 +163,12 @@ def _radio(task: Task, label: str, *, checked: bool) -> str:
     return f'<input type="radio" id="{task}" name="task" value="{task}"{mark}> <label for="{task}">{label}</label>'
 
 
-def _progress(job: JobDocument) -> str:
+_NO_WORKER = (
+    "No worker is alive. Where none comes within a minute, see the log of the service, or start one with meshwright worker."
+)
+
+
+def _progress(job: JobDocument, workers: int) -> str:
     lines = [f"<h1>{html_text(job.model)}: {html_text(job.status.value)}</h1>"]
     progress = job.progress
     if progress is not None:
@@ -169,7 +179,7 @@ def _progress(job: JobDocument) -> str:
         if progress.gap is not None:
             lines.append(f"<p>Gap: {progress.gap:.1%}</p>")
     elif not job.status.is_final:
-        lines.append("<p>Waiting for a worker.</p>")
+        lines.append("<p>Waiting for a worker.</p>" if workers else f'<p class="bad" role="alert">{_NO_WORKER}</p>')
     if job.problem is not None:
         lines.append(f'<p class="bad" role="alert">{html_text(job.problem.title)}: {html_text(job.problem.detail)}</p>')
     return "".join(lines)

@@ -18,9 +18,9 @@ from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers import Scheduler, schedulers_of
 from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.app.service import answers
-from meshwright.app.service.child import Children
 from meshwright.app.store.plans import PlanReader
 from meshwright.app.store.principal import Principal
+from meshwright.app.web.children import asked_of_child
 from meshwright.app.web.pages.layout import HEADERS, alert, choice, link, page
 from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute
 from meshwright.costmodels.errors import MeshwrightError
@@ -93,10 +93,9 @@ def _read(text: str) -> tuple[AnsweredRequest, Launcher]:
 async def _launched(
     request: Request, caller: Principal, text: str, launcher: Launcher, scheduler: Scheduler | str
 ) -> dict[str, Any]:
-    children: Children = request.app.state.children
     plan = await asyncio.to_thread(parse_document, text.encode(), what="plan")
     asked = {"plan": plan, "launcher": launcher.value, "scheduler": str(scheduler) or None}
-    return dict(await children.answer(caller.tenant, answers.launch_document, asked))
+    return dict(await asked_of_child(request, caller, answers.launch_document, asked))
 
 
 def _form(digest: str, answered: AnsweredRequest, launcher: Launcher, scheduler: Scheduler | str) -> str:

@@ -13,10 +13,10 @@ from meshwright.app.base.quoting import csv_text, html_text
 from meshwright.app.pictures.load_drawings import distribution_drawings, load_drawings, over_time_drawings
 from meshwright.app.pictures.page import plain_table, scrolled
 from meshwright.app.pictures.simulation_trace import simulation_trace
-from meshwright.app.service.child import Children
 from meshwright.app.service.load import load_course
 from meshwright.app.store.plans import PlanReader
 from meshwright.app.store.principal import Principal
+from meshwright.app.web.children import asked_of_child
 from meshwright.app.web.pages.layout import HEADERS, link, page
 from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute
 
@@ -54,15 +54,13 @@ async def take_course(request: Request, caller: PageReader, digest: str) -> Resp
 @router.get("/plans/{digest}/load/trace")
 async def take_trace(request: Request, caller: PageReader, digest: str) -> Response:
     """The requests of a simulation at the plan's own load, as a trace."""
-    children: Children = request.app.state.children
-    found = await children.answer(caller.tenant, simulation_trace, await _document(request, caller, digest))
+    found = await asked_of_child(request, caller, simulation_trace, await _document(request, caller, digest))
     headers = HEADERS | {"content-disposition": 'attachment; filename="load.perfetto.json"'}
     return Response(found["text"], media_type="application/json", headers=headers)
 
 
 async def _asked(request: Request, caller: Principal, digest: str) -> dict[str, Any]:
-    children: Children = request.app.state.children
-    return dict(await children.answer(caller.tenant, load_course, await _document(request, caller, digest)))
+    return dict(await asked_of_child(request, caller, load_course, await _document(request, caller, digest)))
 
 
 async def _document(request: Request, caller: Principal, digest: str) -> dict[str, Any]:

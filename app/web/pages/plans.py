@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Annotated, Literal
+import asyncio
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,19 +12,16 @@ from sqlalchemy import Engine
 
 from meshwright.app.base.quoting import html_text
 from meshwright.app.edge.lists import Cursor, NameFilter, before_of, cursor_of, page_of
-from meshwright.app.pictures.page import plain_table, plan_article
-from meshwright.app.pictures.step_timeline import step_timeline
-from meshwright.app.requests.named_plans import request_of_name
-from meshwright.app.requests.plan_documents import read_plan_document
+from meshwright.app.pictures.asked import article
+from meshwright.app.pictures.page import plain_table
 from meshwright.app.store.plans import PlanFilter, PlanStore, Staleness
 from meshwright.app.store.principal import Principal, Scope
 from meshwright.app.store.runs import RunFilter, RunRepository
+from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.pages.layout import link, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute
+from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, plan_text
 from meshwright.app.web.pages.runs import runs_table
 from meshwright.app.web.schemas import PlanItem, plan_item, run_item
-from meshwright.solver.answer.plan import AnsweredRequest
-from meshwright.solver.problem.request import ServingRequest
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -74,41 +71,29 @@ def list_plans(
 
 
 @router.get("/plans/{digest}")
-def show_plan(request: Request, caller: PageReader, digest: str) -> Response:
+async def show_plan(request: Request, caller: PageReader, digest: str) -> Response:
     """The page of a plan: the answer, its pictures, how far to trust it, and what else there was."""
-    store = PlanStore(request.app.state.engine, caller.tenant)
-    answered = read_plan_document(json.loads(store.get(digest)))
-    since = store.stale_since(digest).get(digest)
+    asked = {"plan": await plan_text(request, caller, digest), "instead": f"/plans/{digest}/instead"}
+    drawn = await drawn_by_child(request, caller, article, asked)
+    return await asyncio.to_thread(_plan_page, request, caller, digest, drawn)
+
+
+def _plan_page(request: Request, caller: Principal, digest: str, drawn: Mapping[str, Any]) -> Response:
+    since = PlanStore(request.app.state.engine, caller.tenant).stale_since(digest).get(digest)
     stale = "" if since is None else f'<p class="bad">Stale: a newer calibration was stored {since:%Y-%m-%d %H:%M} UTC.</p>'
-    plan = answered.plan
-    title = f"Plan: {plan.model or answered.request.model.name}"
-    article = plan_article(answered, _follow(answered, digest))
-    body = f"{stale}{_actions(answered, digest, caller)}{article}{_runs(request, caller, digest)}{_files(answered, digest)}"
-    return page(title, body, signed_in=COOKIE in request.cookies)
+    runs = _runs(request, caller, digest)
+    body = f"{stale}{_actions(drawn, digest, caller)}{drawn['article']}{runs}{_files(drawn, digest)}"
+    return page(f"Plan: {drawn['model']}", body, signed_in=COOKIE in request.cookies)
 
 
-def _follow(answered: AnsweredRequest, digest: str) -> Callable[[str], str | None]:
-    """Where the page of a plan leads from the name of another: to the form that plans it, of names that a search can say."""
-    predicted = answered.plan.predicted
-    figures = None if predicted is None else (predicted.tokens_per_s, predicted.peak_memory_bytes)
-    own = {each.summary for each in answered.plan.frontier if (each.tokens_per_s, each.peak_memory_bytes) == figures}
-
-    def place(name: str) -> str | None:
-        if name in own or request_of_name(answered.request, name) is None:
-            return None
-        return f"/plans/{digest}/instead?{urlencode({'name': name})}"
-
-    return place
-
-
-def _actions(answered: AnsweredRequest, digest: str, caller: Principal) -> str:
+def _actions(drawn: Mapping[str, Any], digest: str, caller: Principal) -> str:
     """Links to all that can be done with a plan."""
-    if not answered.plan.feasible:
+    if not drawn["is_feasible"]:
         return ""
     places = [(f"/plans/{digest}/launch", "Launch it"), (f"/diff?old={digest}", "Compare it with another")]
-    if step_timeline(answered) is not None:
+    if drawn["has_step"]:
         places.append((f"/plans/{digest}/step", "Look at a step closely"))
-    if isinstance(answered.request, ServingRequest):
+    if drawn["is_serving"]:
         places.append((f"/plans/{digest}/load", "See it under load"))
     if caller.may(Scope.CALIBRATIONS_WRITE):
         places.append((f"/plans/{digest}/run", "Report a run of it"))
@@ -125,12 +110,12 @@ def _runs(request: Request, caller: Principal, digest: str) -> str:
     return f"<h2>Measured runs</h2>{runs_table([run_item(row) for row in rows])}{older}"
 
 
-def _files(answered: AnsweredRequest, digest: str) -> str:
+def _files(drawn: Mapping[str, Any], digest: str) -> str:
     """The files that a plan can be taken away as."""
     files = [("document", "plan document (JSON)"), ("page", "this page as a file")]
-    if answered.plan.feasible:
+    if drawn["is_feasible"]:
         files += [("stages.csv", "its stages (CSV)"), ("map", "rank map (SVG)"), ("memory", "memory (SVG)")]
-    if step_timeline(answered) is not None:
+    if drawn["has_step"]:
         files += [("timeline", "timeline (SVG)"), ("trace", "trace of a step for Perfetto")]
     return f"<p>Take away: {', '.join(link(f'/plans/{digest}/{name}', words) for name, words in files)}</p>"
 

@@ -146,6 +146,11 @@ def stored_plan(request: Request, caller: Principal, digest: str) -> AnsweredReq
     return read_plan_document(json.loads(PlanStore(request.app.state.engine, caller.tenant).get(digest)))
 
 
+async def plan_text(request: Request, caller: Principal, digest: str) -> str:
+    """Return the document of a caller's plan as it is stored; raises as ``stored_plan``."""
+    return await asyncio.to_thread(PlanStore(request.app.state.engine, caller.tenant).get, digest)
+
+
 def plan_choices(request: Request, caller: Principal, model: str) -> list[tuple[str, str]]:
     """Return the newest plans of a model that a form offers: their digests, and the words that tell them apart."""
     store = PlanStore(request.app.state.engine, caller.tenant)

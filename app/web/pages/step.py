@@ -7,12 +7,11 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
-from meshwright.app.pictures.drawings import timeline_drawing
+from meshwright.app.pictures.asked import part_of_step
 from meshwright.app.pictures.page import scrolled
-from meshwright.app.pictures.step_timeline import step_timeline
-from meshwright.app.pictures.trace import no_timeline
+from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.pages.layout import link, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, stored_plan
+from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, plan_text
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -23,15 +22,12 @@ Share = Annotated[float, Query(ge=0.0, le=1.0, allow_inf_nan=False)]
 
 
 @router.get("/plans/{digest}/step")
-def show_step(request: Request, caller: PageReader, digest: str, start: Share = 0.0, width: Share = 1.0) -> Response:
+async def show_step(request: Request, caller: PageReader, digest: str, start: Share = 0.0, width: Share = 1.0) -> Response:
     """The part of a step between two shares of it, and the ways from there."""
-    answered = stored_plan(request, caller, digest)
-    timeline = step_timeline(answered)
-    if timeline is None:
-        raise no_timeline(answered)
     width = max(width, SMALLEST)
     start = min(start, 1.0 - width)
-    svg = timeline_drawing(answered, (start * timeline.end_s, (start + width) * timeline.end_s))
+    text = await plan_text(request, caller, digest)
+    drawn = await drawn_by_child(request, caller, part_of_step, {"plan": text, "start": start, "width": width})
     middle = start + width / 2
     ways = (
         ("whole", 0.0, 1.0),
@@ -44,8 +40,8 @@ def show_step(request: Request, caller: PageReader, digest: str, start: Share = 
     )
     shown = " · ".join(link(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways)
     body = (
-        f"<h1>One step of {link(f'/plans/{digest}', answered.plan.model)}</h1>"
-        f"<p>{shown}</p>{scrolled('One step', 'wide')}{svg}</div>"
+        f"<h1>One step of {link(f'/plans/{digest}', drawn['model'])}</h1>"
+        f"<p>{shown}</p>{scrolled('One step', 'wide')}{drawn['svg']}</div>"
     )
     return page("One step", body, signed_in=COOKIE in request.cookies)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
 from fastapi import APIRouter, Request, Response
 
 from meshwright.app.edge.bodies import JSON
-from meshwright.app.pictures.files import Picture, drawn
+from meshwright.app.pictures.asked import picture
+from meshwright.app.pictures.files import Picture
 from meshwright.app.store.plans import PlanStore
+from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.pages.layout import HEADERS
-from meshwright.app.web.pages.routes import PageReader, PageRoute, stored_plan
+from meshwright.app.web.pages.routes import PageReader, PageRoute, plan_text
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -51,14 +53,15 @@ def take_document(request: Request, caller: PageReader, digest: str) -> Response
     return Response(text, media_type=JSON, headers=HEADERS | {"content-disposition": 'attachment; filename="plan.json"'})
 
 
-def _taker(kind: Taken) -> Callable[[Request, PageReader, str], Response]:
-    picture, name, media_type = _KINDS[kind]
+def _taker(kind: Taken) -> Callable[[Request, PageReader, str], Awaitable[Response]]:
+    wanted, name, media_type = _KINDS[kind]
 
-    def take(request: Request, caller: PageReader, digest: str) -> Response:
+    async def take(request: Request, caller: PageReader, digest: str) -> Response:
         """A file of a plan."""
-        text = drawn(stored_plan(request, caller, digest), picture)
+        asked = {"plan": await plan_text(request, caller, digest), "kind": wanted.value}
+        drawn = await drawn_by_child(request, caller, picture, asked)
         return Response(
-            text, media_type=media_type, headers=HEADERS | {"content-disposition": f'attachment; filename="{name}"'}
+            drawn["text"], media_type=media_type, headers=HEADERS | {"content-disposition": f'attachment; filename="{name}"'}
         )
 
     return take
