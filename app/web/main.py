@@ -79,10 +79,6 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
         app.state.fleet = FleetService(engine, app.state.replans)
         app.state.calibrations = CalibrationService(engine, app.state.replans)
         app.state.runs = RunService(engine, app.state.replans)
-        also_loaded = (read_large_body.__module__, pictures.__name__)
-        memory_bytes = settings.max_solve_memory_bytes
-        app.state.children = Children(memory_bytes=memory_bytes, also_loaded=also_loaded)
-        app.state.drawing = Children(memory_bytes=memory_bytes, limit_s=DRAWING_LIMIT_S, also_loaded=also_loaded)
         yield
         watcher.close()
         await long_work.close()
@@ -101,6 +97,9 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     )
     app.state.settings, app.state.engine = settings, engine
     app.state.workers_since_s = None
+    also_loaded, memory_bytes = (read_large_body.__module__, pictures.__name__), settings.max_solve_memory_bytes
+    app.state.children = Children(memory_bytes=memory_bytes, also_loaded=also_loaded)
+    app.state.drawing = Children(memory_bytes=memory_bytes, limit_s=DRAWING_LIMIT_S, also_loaded=also_loaded)
     app.state.gate = open_gate(settings, engine)
     app.add_middleware(AuditMiddleware, entries=AuditRepository(engine))
     app.add_middleware(MetricsMiddleware)

@@ -106,6 +106,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
         ensure_ready(app.state.engine)
     serve_metrics(settings.metrics_address, app.state.engine)
     start_tracing(settings.otlp_endpoint, service="serve")
+    app.state.children.start()
     sys.setswitchinterval(SWITCH_S)
     # What is loaded by now stays: the garbage collector needs not look through it again, with Python's lock held.
     gc.collect()
