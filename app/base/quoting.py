@@ -73,11 +73,6 @@ def html_text(text: str) -> str:
     return html.escape(xml_line(text), quote=True)
 
 
-def html_lines(text: str) -> str:
-    """Return lines of text for an element that keeps line ends."""
-    return "\n".join(html_text(line) for line in text.split("\n"))
-
-
 def html_attribute(document: str) -> str:
     """Return a whole document of ours as a quoted attribute, its line ends as they are."""
     return html.escape(document, quote=True)
@@ -258,7 +253,6 @@ __all__ = [
     "csv_text",
     "here_document",
     "html_attribute",
-    "html_lines",
     "html_text",
     "json_line",
     "json_text",

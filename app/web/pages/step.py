@@ -7,12 +7,12 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
+from meshwright.app.base.templates import Link
 from meshwright.app.pictures.drawings import timeline_drawing
-from meshwright.app.pictures.page import scrolled
 from meshwright.app.pictures.step_timeline import step_timeline
 from meshwright.app.pictures.trace import no_timeline
-from meshwright.app.web.pages.layout import link, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, stored_plan
+from meshwright.app.web.pages.layout import render
+from meshwright.app.web.pages.routes import PageReader, PageRoute, stored_plan
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -42,12 +42,13 @@ def show_step(request: Request, caller: PageReader, digest: str, start: Share = 
         ("beginning", 0.0, width),
         ("end", 1.0 - width, width),
     )
-    shown = " · ".join(link(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways)
-    body = (
-        f"<h1>One step of {link(f'/plans/{digest}', answered.plan.model)}</h1>"
-        f"<p>{shown}</p>{scrolled('One step', 'wide')}{svg}</div>"
+    return render(
+        request,
+        "step.html",
+        plan=Link(f"/plans/{digest}", answered.plan.model),
+        ways=[Link(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways],
+        drawing=svg,
     )
-    return page("One step", body, signed_in=COOKIE in request.cookies)
 
 
 def _query(start: float, width: float) -> str:
