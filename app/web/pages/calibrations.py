@@ -44,7 +44,7 @@ def list_calibrations(request: Request, caller: PageReader, cursor: Cursor = Non
         request,
         "calibrations.html",
         rows=[_row(each) for each in rows],
-        more=following("/calibrations", "Older calibrations", {"cursor": cursor_of(_CURSOR, rows[-1].id)}) if more else None,
+        more=following("/calibrations", "Older calibrations", cursor_of(_CURSOR, rows[-1].id) if more else None),
     )
 
 

@@ -39,11 +39,13 @@ def list_checks(
     """Reports of ``meshwright check``, newest first."""
     found = CheckRepository(request.app.state.engine, caller.tenant)
     rows, more = page_of(found.page(project or None, before=before_of(_CURSOR, cursor), limit=PAGE + 1), PAGE)
-    following_checks = None
-    if more:
-        given = {"cursor": cursor_of(_CURSOR, rows[-1][0]), "project": project}
-        following_checks = following("/checks", "Older checks", given)
-    return render(request, "checks.html", rows=[_row(stored) for _, stored in rows], more=following_checks)
+    older = cursor_of(_CURSOR, rows[-1][0]) if more else None
+    return render(
+        request,
+        "checks.html",
+        rows=[_row(stored) for _, stored in rows],
+        more=following("/checks", "Older checks", older, project=project),
+    )
 
 
 @router.get("/checks/trend")

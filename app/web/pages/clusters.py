@@ -83,14 +83,14 @@ def _list(
 ) -> Response:
     found = RegisteredRepository(request.app.state.engine, caller.tenant, RegisteredKind.CLUSTER)
     rows, more = page_of(found.page(before=before_of(RegisteredKind.CLUSTER.value, cursor), limit=PAGE + 1), PAGE)
-    given_next = {"cursor": cursor_of(RegisteredKind.CLUSTER.value, rows[-1].id)} if more else {}
+    older = cursor_of(RegisteredKind.CLUSTER.value, rows[-1].id) if more else None
     return render(
         request,
         "clusters.html",
         status=200 if error is None else 422,
         problem=None if error is None else str(error),
         rows=[_row(each) for each in rows],
-        more=following("/clusters", "More clusters", given_next) if more else None,
+        more=following("/clusters", "More clusters", older),
         may_write=caller.may(Scope.CLUSTERS_WRITE),
         given=given,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlencode
@@ -46,8 +45,11 @@ def render(
     )
 
 
-def following(place: str, words: str, given: Mapping[str, str | None]) -> Link:
-    """Return a link to the next page of a list; ``given`` holds its cursor and filters, those that are None left out."""
+def following(place: str, words: str, cursor: str | None, **filters: str | None) -> Link | None:
+    """Return a link to the next page of a list, where its cursor says that there is one; filters that are None are left out."""
+    if cursor is None:
+        return None
+    given = {"cursor": cursor, **filters}
     return Link(f"{place}?{urlencode({name: value for name, value in given.items() if value is not None})}", words)
 
 

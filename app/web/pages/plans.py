@@ -58,7 +58,7 @@ def list_plans(
     rows, more = page_of(store.page(wanted, before=before_of(_CURSOR, cursor), limit=PAGE + 1), PAGE)
     stale = store.stale_since(*(row.digest for row in rows))
     items = [plan_item(row, stale.get(row.digest)) for row in rows]
-    given = {"model": model, "staleness": staleness or None}
+    older = cursor_of(_CURSOR, rows[-1].id) if more else None
     return render(
         request,
         "plans.html",
@@ -66,7 +66,7 @@ def list_plans(
         staleness=staleness,
         states=[("", "any"), *_STATES.items()],
         rows=[_row(item) for item in items],
-        more=following("/", "Older plans", {"cursor": cursor_of(_CURSOR, rows[-1].id), **given}) if more else None,
+        more=following("/", "Older plans", older, model=model, staleness=staleness or None),
     )
 
 

@@ -41,7 +41,7 @@ def list_replans(request: Request, caller: PageReader, cursor: Cursor = None) ->
         stale=_stale(request, caller),
         may_start=caller.may(Scope.CLUSTERS_WRITE),
         rows=replans_rows(batches, rows),
-        more=following("/replans", "Older re-plans", {"cursor": cursor_of(_BATCHES, rows[-1].row)}) if more else None,
+        more=following("/replans", "Older re-plans", cursor_of(_BATCHES, rows[-1].row) if more else None),
     )
 
 
@@ -74,10 +74,7 @@ def show_replan(
     every = sum(totals.counts.values())
     done = every - totals.counts.get(Outcome.WAITING, 0)
     named = ", ".join(f"{number:,} {outcome.value}" for outcome, number in totals.counts.items() if number)
-    following_items = None
-    if more:
-        given = {"cursor": cursor_of(_ITEMS, rows[-1].id), "outcome": outcome or None}
-        following_items = following(f"/replans/{batch.id}", "More plans", given)
+    next_items = cursor_of(_ITEMS, rows[-1].id) if more else None
     return render(
         request,
         "replan.html",
@@ -91,7 +88,7 @@ def show_replan(
         outcome=outcome,
         outcomes=[("", "all"), *((each.value, each.value) for each in Outcome)],
         rows=[_row(item) for item in rows],
-        more=following_items,
+        more=following(f"/replans/{batch.id}", "More plans", next_items, outcome=outcome or None),
     )
 
 

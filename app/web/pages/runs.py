@@ -51,13 +51,13 @@ def list_runs(
     wanted = RunFilter(model=model or None, plan=plan or None)
     found = RunRepository(request.app.state.engine, caller.tenant)
     rows, more = page_of(found.page(wanted, before=before_of(_CURSOR, cursor), limit=PAGE + 1), PAGE)
-    given = {"model": model, "plan": plan}
+    older = cursor_of(_CURSOR, rows[-1].id) if more else None
     return render(
         request,
         "runs.html",
         plan=None if plan is None else Link(f"/plans/{plan}", f"plan {plan[:SHORT_DIGEST]}"),
         rows=runs_rows([run_item(row) for row in rows]),
-        more=following("/runs", "Older runs", {"cursor": cursor_of(_CURSOR, rows[-1].id), **given}) if more else None,
+        more=following("/runs", "Older runs", older, model=model, plan=plan),
     )
 
 
