@@ -1,7 +1,7 @@
 """Quoting: a stranger's text in a format of ours, so that the format's reader takes it for text and nothing else.
 
 One function a format. All spell out what a reader can't see (``app.base.quoting``); each then does what its format asks.
-Nothing else writes a name into a script, a page or a report.
+Nothing else writes a name into a script, a drawing or a report; pages are templates that escape by themselves.
 """
 
 from __future__ import annotations
