@@ -1,7 +1,7 @@
 """Quoting: a stranger's text in a format of ours, so that the format's reader takes it for text and nothing else.
 
 One function a format. All spell out what a reader can't see (``app.base.quoting``); each then does what its format asks.
-Nothing else writes a name into a script, a page or a report.
+Nothing else writes a name into a script, a drawing or a report; pages are templates that escape by themselves.
 """
 
 from __future__ import annotations
@@ -71,11 +71,6 @@ def workflow_property(text: str) -> str:
 def html_text(text: str) -> str:
     """Return one line of text that a page shows as it is: no element, no entity, no end of an attribute."""
     return html.escape(xml_line(text), quote=True)
-
-
-def html_lines(text: str) -> str:
-    """Return lines of text for an element that keeps line ends."""
-    return "\n".join(html_text(line) for line in text.split("\n"))
 
 
 def html_attribute(document: str) -> str:
@@ -258,7 +253,6 @@ __all__ = [
     "csv_text",
     "here_document",
     "html_attribute",
-    "html_lines",
     "html_text",
     "json_line",
     "json_text",

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from meshwright.app.pictures.drawings import timeline_drawing
 from meshwright.app.pictures.files import Picture, drawn
-from meshwright.app.pictures.page import plan_article
+from meshwright.app.pictures.page import plan_view
 from meshwright.app.pictures.step_timeline import has_step
 from meshwright.app.requests.named_plans import request_of_name
 from meshwright.app.requests.plan_documents import read_plan_document
@@ -21,12 +21,11 @@ from meshwright.solver.problem.request import ServingRequest
 
 
 def article(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the article of a plan, and what can be done with the plan. ``instead`` is the place that plans another by its
+    """Return what the page of a plan shows, and what can be done with it. ``instead`` is the place that plans another by its
     name."""
     answered = read_plan_document(json.loads(asked["plan"]))
     return {
-        "article": plan_article(answered, _follow(answered, asked.get("instead"))),
-        "model": answered.plan.model or answered.request.model.name,
+        "view": plan_view(answered, _follow(answered, asked.get("instead"))),
         "is_feasible": answered.plan.feasible,
         "is_serving": isinstance(answered.request, ServingRequest),
         "has_step": has_step(answered),

@@ -9,7 +9,6 @@ from pathlib import Path
 from meshwright.app.base.output_files import OutputFile, write_outputs
 from meshwright.app.base.quoting import csv_text
 from meshwright.app.pictures.drawings import frontier_drawing, memory_drawing, timeline_drawing
-from meshwright.app.pictures.page import plan_page
 from meshwright.app.pictures.rank_map import map_drawing
 from meshwright.app.pictures.trace import trace_text
 from meshwright.app.requests.plan_documents import answer_document
@@ -40,8 +39,15 @@ def stages_csv(answered: AnsweredRequest) -> str:
     return csv_text(flat(row) for row in stage_rows(answer_document(answered)))
 
 
+def _page(answered: AnsweredRequest) -> str:
+    # Templates are loaded by who wants a page: commands have this module for its options.
+    from meshwright.app.pictures.page import plan_page
+
+    return plan_page(answered)
+
+
 _WRITERS: Mapping[Picture, Callable[[AnsweredRequest], str]] = {
-    Picture.HTML: plan_page,
+    Picture.HTML: _page,
     Picture.TRACE: trace_text,
     Picture.TIMELINE: timeline_drawing,
     Picture.MEMORY: memory_drawing,

@@ -95,5 +95,4 @@ def exchange_drawing(switch: Switch, cluster: Cluster) -> str:
         return f"s{level}", said
 
     names = [("s0", "receives nothing"), ("s1", "little"), (f"s{_LEVELS}", f"most: {gib(most)}")]
-    svg = devices_drawing("What each device receives", cluster, look, names)
-    return f'<div class="scroll wide" tabindex="0" role="region" aria-label="What each device receives">{svg}</div>'
+    return devices_drawing("What each device receives", cluster, look, names)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from meshwright.app.base.figures import (
     axes,
@@ -16,7 +18,7 @@ from meshwright.app.base.figures import (
     speed_in_words,
 )
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words
-from meshwright.app.base.quoting import html_lines, html_text
+from meshwright.app.base.templates import Link, Templates, Words
 from meshwright.app.launching.exporters import export, startable_by
 from meshwright.app.pictures.drawings import (
     breakdown_drawing,
@@ -44,25 +46,50 @@ MOST_STAGES = 64
 MOST_POINTS = 40
 """Plans of the table of the frontier; the plan document has all."""
 
-STYLE = """
-:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:0 auto;padding:1rem;color:#1f2328;background:#fff}
-p,li,h1{overflow-wrap:anywhere}h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}.scroll{overflow-x:auto}
-table{border-collapse:collapse}th,td{padding:.2rem .7rem .2rem 0;text-align:left;white-space:nowrap}
-pre{overflow-x:auto;padding:.7rem;background:#8882}.wide svg{min-width:640px}
-@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}}
-"""
+TEMPLATES = Path(__file__).parent / "templates"
+"""Of plans, and of the parts that all pages are made of."""
+
+_TEMPLATES = Templates(TEMPLATES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A table of a page, and how many rows of the plan document it leaves out."""
+
+    name: str
+    heads: tuple[str, ...]
+    rows: Sequence[Sequence[Words]]
+    caption: str = ""
+    left: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the page of a plan, in the order of its fields; those that are empty are not shown."""
+
+    title: str = ""
+    drawing: str = ""
+    said: str = ""
+    tables: Sequence[Table] = ()
+    items: Sequence[Words] = ()
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class PlanView:
+    """What the page of a plan shows, in the order of its fields."""
+
+    name: str
+    title: str
+    said: Sequence[str]
+    remedies: Sequence[str]
+    parts: Sequence[Part]
+    notes: Sequence[str]
 
 
 def plan_page(answered: AnsweredRequest) -> str:
     """Return the page of a plan, or of the reason why there is none."""
-    name = html_text(answered.plan.model or answered.request.model.name)
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Plan: '
-        f'{name}</title><meta name="viewport" content="width=device-width, initial-scale=1">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<style>{STYLE}</style></head><body><main>\n{plan_article(answered)}</main></body></html>\n"
-    )
+    return _TEMPLATES.render("file.html", view=plan_view(answered))
 
 
 Follow = Callable[[str], str | None]
@@ -73,21 +100,22 @@ def no_place(name: str) -> None:
     """Lead nowhere: what a file does, which has no service behind it."""
 
 
-def plan_article(answered: AnsweredRequest, follow: Follow = no_place) -> str:
-    """Return what the page of a plan shows, as HTML without a frame; other plans that it names lead where ``follow`` says."""
+def plan_view(answered: AnsweredRequest, follow: Follow = no_place) -> PlanView:
+    """Return what the page of a plan shows; other plans that it names lead where ``follow`` says."""
     plan, request = answered.plan, answered.request
-    name = html_text(plan.model or request.model.name)
-    parts = [f"<h1>{name} on {counted(plan.devices or request.cluster.n_devices, 'device')}: {html_text(_headline(plan))}</h1>"]
+    name = plan.model or request.model.name
     load = load_in_words(plan, request) if plan.feasible else None
-    parts += [] if load is None else [_paragraph(load)]
-    parts += [_paragraph(certificate_in_words(plan, request)), _paragraph(f"Space: {plan.certificate.space}")]
-    if plan.reason is not None:
-        parts.append(_paragraph(plan.reason.message))
-        parts.append(_list(plan.reason.remedies))
-    if plan.feasible:
-        parts += _of_plan(answered, follow)
-    parts.append(_list(plan.notes))
-    return "".join(parts)
+    said = [] if load is None else [load]
+    said += [certificate_in_words(plan, request), f"Space: {plan.certificate.space}"]
+    said += [] if plan.reason is None else [plan.reason.message]
+    return PlanView(
+        name,
+        f"{name} on {counted(plan.devices or request.cluster.n_devices, 'device')}: {_headline(plan)}",
+        said,
+        () if plan.reason is None else plan.reason.remedies,
+        list(_of_plan(answered, follow)) if plan.feasible else [],
+        plan.notes,
+    )
 
 
 def _headline(plan: Plan) -> str:
@@ -96,38 +124,42 @@ def _headline(plan: Plan) -> str:
     return speed_in_words(plan.predicted)
 
 
-def _of_plan(answered: AnsweredRequest, follow: Follow) -> Iterable[str]:
+def _of_plan(answered: AnsweredRequest, follow: Follow) -> Iterator[Part]:
     plan = answered.plan
     if has_step(answered):
-        yield _drawn("One step", timeline_drawing(answered))
+        yield Part(title="One step", drawing=timeline_drawing(answered))
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
-        yield _drawn("Where the time of a step goes", breakdown_drawing(breakdown))
-    yield _drawn("Memory of the fullest device of each stage", memory_drawing(answered))
-    yield _stage_table(stages_of(plan))
-    yield _drawn("Who sits where", map_drawing(answered))
-    yield from sharding_tables(plan)
+        yield Part(title="Where the time of a step goes", drawing=breakdown_drawing(breakdown))
+    yield Part(title="Memory of the fullest device of each stage", drawing=memory_drawing(answered))
+    yield Part(title="Stages", tables=[_stage_table(stages_of(plan))])
+    yield Part(title="Who sits where", drawing=map_drawing(answered))
+    tables = [_table(name, shardings, tp) for name, shardings, tp in _parts(plan) if tp > 1 and shardings]
+    if tables:
+        yield Part(title="How operators are sharded", tables=tables)
     if len(plan.frontier) > 1:
-        yield _drawn("Plans that no other beats in all respects", frontier_drawing(answered, follow))
-        yield _frontier_table(plan.frontier, follow)
+        drawing = frontier_drawing(answered, follow)
+        title = "Plans that no other beats in all respects"
+        yield Part(title=title, drawing=drawing, tables=[_frontier_table(plan.frontier, follow)])
     if plan.interactivity is not None:
-        yield _drawn("Throughput against interactivity", interactivity_drawing(plan.interactivity))
+        yield Part(title="Throughput against interactivity", drawing=interactivity_drawing(plan.interactivity))
     if plan.predicted is not None and plan.predicted.bands:
-        yield f"<h2>How far to trust it</h2>{_list(_bands(plan.predicted))}"
+        yield Part(title="How far to trust it", items=list(_bands(plan.predicted)))
     if plan.runners_up:
-        yield f"<h2>Why not another plan</h2>{_plans(((each.summary, each.why_not) for each in plan.runners_up), follow)}"
+        items = [_with(each.summary, each.why_not, follow) for each in plan.runners_up]
+        yield Part(title="Why not another plan", items=items)
     if plan.equals is not None and plan.equals.count > 1:
         if plan.equals.plainest is not None:
             plainest = plan.equals.plainest
-            yield f"<h2>The plainest of equal plans</h2>{_plans([(plainest.summary, plainest.differs)], follow)}"
-        named = _plans(((each.summary, each.differs) for each in plan.equals.also_try), follow)
-        yield f"<h2>Also try</h2>{_paragraph(equals_in_words(plan.equals))}{named}"
+            yield Part(title="The plainest of equal plans", items=[_with(plainest.summary, plainest.differs, follow)])
+        items = [_with(each.summary, each.differs, follow) for each in plan.equals.also_try]
+        yield Part(title="Also try", said=equals_in_words(plan.equals), items=items)
     if plan.suggestions:
-        yield f"<h2>What would make it better</h2>{_list(f'{each.change}: {each.reaches}' for each in plan.suggestions)}"
+        yield Part(title="What would make it better", items=[f"{each.change}: {each.reaches}" for each in plan.suggestions])
     command = _launch_command(plan, answered.request)
     if command is not None:
-        yield f'<h2>Launch</h2><pre tabindex="0" role="region" aria-label="Launch command">{html_lines(command)}</pre>'
-    yield _paragraph(f"Plan {plan.digest}")
+        yield Part(title="Launch", command=command)
+    yield Part(said=f"Plan {plan.digest}")
 
 
 def _bands(predicted: Predicted) -> Iterable[str]:
@@ -156,12 +188,10 @@ def _figure(name: str, value: float) -> str:
     return significant(value) if "per_s" in name or not name.endswith("_s") else seconds(value)
 
 
-def _stage_table(stages: Sequence[Stage]) -> str:
+def _stage_table(stages: Sequence[Stage]) -> Table:
     heads = ("stage", "layers", "ranks", "degrees", "recompute", "ZeRO", "a micro-batch or step", "memory")
-    rows = [tuple(html_text(text) for text in _cells(row, stage)) for row, stage in enumerate(stages[:MOST_STAGES])]
-    left = len(stages) - MOST_STAGES
-    more = _paragraph(f"{left} more in the plan document") if left > 0 else ""
-    return f"<h2>Stages</h2>{plain_table('Stages', heads, rows)}{more}"
+    rows = [_cells(row, stage) for row, stage in enumerate(stages[:MOST_STAGES])]
+    return Table(name="Stages", heads=heads, rows=rows, left=len(stages) - len(rows))
 
 
 def _cells(row: int, stage: Stage) -> tuple[str, ...]:
@@ -183,7 +213,7 @@ def _launch_command(plan: Plan, request: PlanRequest) -> str | None:
     return None if launcher is None else export(plan, request, launcher.value).command
 
 
-def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> str:
+def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> Table:
     heads = ("plan", "devices", "tokens/s", "memory of a device", "USD per million tokens", "kJ a step")
     rows = [
         (
@@ -196,46 +226,23 @@ def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> str:
         )
         for point in points[:MOST_POINTS]
     ]
-    left = len(points) - len(rows)
-    more = _paragraph(f"{left} more in the plan document") if left > 0 else ""
-    return f"{plain_table('The frontier', heads, rows)}{more}"
+    return Table(name="The frontier", heads=heads, rows=rows, left=len(points) - len(rows))
 
 
-def _plans(named: Iterable[tuple[str, str]], follow: Follow) -> str:
-    """Other plans with what is said of each."""
-    lines = "".join(f"<li>{_named(name, follow)}: {html_text(said)}</li>" for name, said in named)
-    return f"<ul>{lines}</ul>" if lines else ""
+def _with(name: str, said: str, follow: Follow) -> Words:
+    """Another plan with what is said of it."""
+    return _named(name, follow), f": {said}"
 
 
-def _named(name: str, follow: Follow) -> str:
+def _named(name: str, follow: Follow) -> Words:
     place = follow(name)
-    return html_text(name) if place is None else f'<a href="{html_text(place)}">{html_text(name)}</a>'
-
-
-def _drawn(title: str, svg: str) -> str:
-    return f"<h2>{title}</h2>{scrolled(title, 'wide')}{svg}</div>"
-
-
-def _paragraph(text: str) -> str:
-    return f"<p>{html_text(text)}</p>\n"
-
-
-def _list(texts: Iterable[str]) -> str:
-    lines = "".join(f"<li>{html_text(text)}</li>" for text in texts)
-    return f"<ul>{lines}</ul>" if lines else ""
+    return name if place is None else Link(place, name)
 
 
 # Shardings of a plan's operators over tensor-parallel ranks, a table for stages that are alike.
 
 MOST_ROWS = 200
 """Operators of a table; the plan document has all."""
-
-
-def sharding_tables(plan: Plan) -> Iterator[str]:
-    """Yield the heading and tables of a training plan whose operators are sharded; nothing of others."""
-    tables = [_table(name, shardings, tp) for name, shardings, tp in _parts(plan) if tp > 1 and shardings]
-    if tables:
-        yield f"<h2>How operators are sharded</h2>{''.join(tables)}"
 
 
 def _parts(plan: Plan) -> Iterator[tuple[str, Sequence[OperatorSharding], int]]:
@@ -260,30 +267,11 @@ def _of_pipelines(pipelines: Pipelines, group: str) -> Iterator[tuple[str, Seque
         yield f"{group}{stages}, over tp {tp}", shardings, tp
 
 
-def _table(name: str, shardings: Sequence[OperatorSharding], tp: int) -> str:
-    rows = [
-        (html_text(each.block), html_text(each.operator), html_text(_in_words(each.strategy, tp)))
-        for each in shardings[:MOST_ROWS]
-    ]
-    left = len(shardings) - len(rows)
-    more = f"<p>{left} more in the plan document</p>" if left > 0 else ""
-    return f"<p>{html_text(name)}</p>{plain_table(name, ('block', 'operator', 'sharding'), rows)}{more}"
+def _table(name: str, shardings: Sequence[OperatorSharding], tp: int) -> Table:
+    rows = [(each.block, each.operator, _in_words(each.strategy, tp)) for each in shardings[:MOST_ROWS]]
+    heads = ("block", "operator", "sharding")
+    return Table(name=name, heads=heads, rows=rows, caption=name, left=len(shardings) - len(rows))
 
 
 def _in_words(strategy: str, tp: int) -> str:
     return "whole on every rank" if strategy == REPLICATE else f"{strategy} split {tp} ways"
-
-
-# Tables of pages: they scroll sideways, by keyboard too.
-
-
-def plain_table(name: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; its name and heads are text, cells are HTML."""
-    head = "".join(f'<th scope="col">{html_text(text)}</th>' for text in heads)
-    lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"{scrolled(name)}<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>"
-
-
-def scrolled(name: str, look: str = "") -> str:
-    """Return the opening of a place that scrolls sideways; ``name`` is text and is read to who doesn't see it."""
-    return f'<div class="{f"scroll {look}".strip()}" tabindex="0" role="region" aria-label="{html_text(name)}">'

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from meshwright.app.base.quoting import html_text
 
 WIDTH = 960
@@ -22,10 +24,13 @@ _STYLE = (
 )
 
 
-def drawing(title: str, height: int, parts: Sequence[str]) -> str:
-    """Return a whole SVG document; ``title`` is read to who doesn't see it. With links in it, it is a group, not one image."""
+def drawing(title: str, height: int, parts: Sequence[str]) -> Markup:
+    """Return a whole SVG document; ``title`` is read to who doesn't see it. With links in it, it is a group, not one image.
+
+    Pages take it as it is: the functions of this room that make ``parts`` quote every name in them.
+    """
     role = "group" if any("<a " in part for part in parts) else "img"
-    return (
+    return Markup(
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" role="{role}">'
         f"<title>{html_text(title)}</title><style>{_STYLE}</style>{''.join(parts)}</svg>\n"
     )

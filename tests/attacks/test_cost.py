@@ -78,7 +78,7 @@ def test_a_long_step_is_drawn_with_fewer_micro_batches_and_says_so(schedule: str
     assert 0.9 * predicted.step_time_s < max(stage.busy_s for stage in timeline.stages) <= predicted.step_time_s * 1.001
     text = json.dumps(answer_document(given))
     for shown in (
-        article({"plan": text})["article"],
+        str(article({"plan": text})["view"]),
         part_of_step({"plan": text, "start": 0.5, "width": 0.1})["svg"],
         picture({"plan": text, "kind": "trace"})["text"],
     ):

@@ -112,7 +112,9 @@ def test_a_large_body_is_answered_as_a_short_one(service: Served) -> None:
 def begun_body(service: Served, announced: int) -> socket.socket:
     """Return a connection over which the head of a request and the first byte of its body were sent."""
     connection = connect(service)
-    head = f"POST /v1/plans HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {announced}\r\n\r\n"
+    head = (
+        f"POST /v1/plans HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {announced}\r\n\r\n"
+    )
     connection.sendall(head.encode() + b"{")
     return connection
 

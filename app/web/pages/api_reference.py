@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from meshwright.app.base.quoting import html_lines, html_text
-from meshwright.app.pictures.page import plain_table
-from meshwright.app.web.pages.layout import page
-from meshwright.app.web.pages.routes import COOKIE, PageRoute
+from meshwright.app.base.templates import Code, Link, Words
+from meshwright.app.web.pages.layout import render
+from meshwright.app.web.pages.routes import PageRoute
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 Schema = Mapping[str, Any]
 
 _CODE = re.compile(r"`{1,2}([^`]+)`{1,2}")
+
+Said = Sequence[str | Code]
+"""A description, with code in it."""
 
 METHODS = ("get", "put", "post", "delete")
 
@@ -26,128 +29,107 @@ METHODS = ("get", "put", "post", "delete")
 def show_reference(request: Request) -> Response:
     """Every endpoint with its parameters, bodies and answers, and every document. Who may ask it is said by the endpoints."""
     found: dict[str, Any] = request.app.openapi()
-    endpoints = [
-        (path, method, methods[method]) for path, methods in found["paths"].items() for method in METHODS if method in methods
-    ]
-    tags = dict.fromkeys(tag for _, _, endpoint in endpoints for tag in endpoint.get("tags", ("other",)))
-    documents = found["components"]["schemas"]
-    body = (
-        f"<h1>{html_text(found['info']['title'])} API, version {html_text(found['info']['version'])}</h1>"
-        "<p>A key of <code>meshwright keys create</code> goes in the header <code>Authorization: Bearer</code>. "
-        '<a href="/openapi.json">The OpenAPI document</a> holds all of this for generators of clients. '
-        'Errors are <a href="#ProblemDocument">problem documents</a> (RFC 9457).</p>'
-        f'<ul>{"".join(_contents(tag, endpoints) for tag in tags)}<li><a href="#documents">Documents</a></li></ul>'
-        + "".join(_tag(tag, endpoints) for tag in tags)
-        + '<h2 id="documents">Documents</h2>'
-        + "".join(_document(name, schema) for name, schema in sorted(documents.items()))
-    )
-    return page("API", body, signed_in=COOKIE in request.cookies)
+    tags: dict[str, list[Endpoint]] = {}
+    for path, methods in found["paths"].items():
+        for method in METHODS:
+            if method in methods:
+                for tag in methods[method].get("tags", ("other",)):
+                    tags.setdefault(tag, []).append(_endpoint(path, method, methods[method]))
+    documents = [_document(name, schema) for name, schema in sorted(found["components"]["schemas"].items())]
+    return render(request, "api.html", info=found["info"], tags=tags, documents=documents)
 
 
-Endpoint = tuple[str, str, Schema]
+@dataclass(frozen=True)
+class Endpoint:
+    """An endpoint as the page shows it."""
+
+    name: str
+    anchor: str
+    lines: list[Said]
+    parameters: list[tuple[Words, ...]]
+    body: Words | None
+    answers: list[tuple[Words, ...]]
 
 
-def _contents(tag: str, endpoints: Iterable[Endpoint]) -> str:
-    links = ", ".join(
-        f'<a href="#{_anchor(path, method)}">{method.upper()} {html_text(path)}</a>'
-        for path, method, endpoint in endpoints
-        if tag in endpoint.get("tags", ("other",))
-    )
-    return f"<li>{html_text(tag)}: {links}</li>"
+@dataclass(frozen=True)
+class Document:
+    """A document as the page shows it: its fields, or what it is where it has none."""
+
+    name: str
+    description: Said
+    fields: list[tuple[str, Words, Said]]
+    type: Words
 
 
-def _tag(tag: str, endpoints: Iterable[Endpoint]) -> str:
-    of_tag = "".join(_endpoint(*each) for each in endpoints if tag in each[2].get("tags", ("other",)))
-    return f"<h2>{html_text(tag.capitalize())}</h2>{of_tag}"
-
-
-def _endpoint(path: str, method: str, endpoint: Schema) -> str:
-    parts = [f'<h3 id="{_anchor(path, method)}"><code>{method.upper()} {html_text(path)}</code></h3>']
-    for words in (endpoint.get("summary"), endpoint.get("description")):
-        parts += [f"<p>{_words(line)}</p>" for line in (words or "").split("\n") if line.strip()]
-    given = endpoint.get("parameters", ())
-    if given:
-        rows = [
-            (
-                f"<code>{html_text(each['name'])}</code>",
-                html_text(each["in"]) + (", required" if each.get("required") else ""),
-                _type(each.get("schema", {})),
-                html_text(each.get("description") or each.get("schema", {}).get("description") or ""),
-            )
-            for each in given
-        ]
-        parts.append(plain_table(f"Parameters of {method.upper()} {path}", ("parameter", "in", "type", "meaning"), rows))
+def _endpoint(path: str, method: str, endpoint: Schema) -> Endpoint:
     body = endpoint.get("requestBody")
-    if body is not None:
-        said = body.get("description") or ""
-        parts.append(f"<p>Body: {_of_content(body)} {html_text(said)}</p>")
-    answers = [
-        (html_text(status), html_text(answer.get("description", "")), _of_content(answer))
-        for status, answer in sorted(endpoint.get("responses", {}).items())
-    ]
-    parts.append(plain_table(f"Answers of {method.upper()} {path}", ("status", "when", "body"), answers))
-    return "".join(parts)
-
-
-def _of_content(holder: Schema) -> str:
-    kinds = [
-        f"{html_text(media)} {_type(content.get('schema', {}))}".strip() for media, content in holder.get("content", {}).items()
-    ]
-    return ", ".join(kinds)
-
-
-def _document(name: str, schema: Schema) -> str:
-    parts = [f'<h3 id="{html_text(name)}">{html_text(name)}</h3>']
-    if schema.get("description"):
-        parts.append(f'<p class="lines">{_words(schema["description"])}</p>')
-    fields = schema.get("properties")
-    if fields:
-        needed = set(schema.get("required", ()))
-        rows = [
+    told = "\n".join((endpoint.get("summary") or "", endpoint.get("description") or ""))
+    return Endpoint(
+        name=f"{method.upper()} {path}",
+        anchor=method + "".join(letter if letter.isalnum() else "-" for letter in path),
+        lines=[_said(line) for line in told.split("\n") if line.strip()],
+        parameters=[
             (
-                f"<code>{html_text(field)}</code>",
-                ("required, " if field in needed else "") + _type(of_field),
-                _words(of_field.get("description", "")),
+                Code(each["name"]),
+                each["in"] + (", required" if each.get("required") else ""),
+                _type(each.get("schema", {})),
+                each.get("description") or each.get("schema", {}).get("description") or "",
             )
-            for field, of_field in fields.items()
-        ]
-        parts.append(plain_table(name, ("field", "type", "meaning"), rows))
-    elif "properties" not in schema:
-        parts.append(f"<p>{_type(schema)}</p>")
-    return "".join(parts)
+            for each in endpoint.get("parameters", ())
+        ],
+        body=None if body is None else (_of_content(body), " ", body.get("description") or ""),
+        answers=[
+            (status, answer.get("description", ""), _of_content(answer))
+            for status, answer in sorted(endpoint.get("responses", {}).items())
+        ],
+    )
 
 
-def _type(schema: Schema) -> str:
-    """The type of a value, as HTML; other documents are links."""
+def _of_content(holder: Schema) -> Words:
+    kinds = ((media, " ", _type(content.get("schema", {}))) for media, content in holder.get("content", {}).items())
+    return _joined(", ", kinds)
+
+
+def _document(name: str, schema: Schema) -> Document:
+    needed = set(schema.get("required", ()))
+    fields: list[tuple[str, Words, Said]] = [
+        (field, ("required, " if field in needed else "", _type(of_field)), _said(of_field.get("description", "")))
+        for field, of_field in schema.get("properties", {}).items()
+    ]
+    return Document(name, _said(schema.get("description", "")), fields, "" if "properties" in schema else _type(schema))
+
+
+def _type(schema: Schema) -> Words:
+    """The type of a value; other documents are links."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
-        return f'<a href="#{html_text(name)}">{html_text(name)}</a>'
+        return Link(f"#{name}", name)
     for joined in ("anyOf", "oneOf", "allOf"):
         if joined in schema:
-            return " or ".join(dict.fromkeys(_type(each) for each in schema[joined]))
+            return _joined(" or ", dict.fromkeys(_type(each) for each in schema[joined]))
     if "const" in schema:
-        return f"<code>{html_text(str(schema['const']))}</code>"
+        return Code(str(schema["const"]))
     if "enum" in schema:
-        return " | ".join(f"<code>{html_text(str(value))}</code>" for value in schema["enum"])
+        return _joined(" | ", (Code(str(value)) for value in schema["enum"]))
     kind = str(schema.get("type", "any"))
     if kind == "array":
         items = schema.get("items")
-        return f"list of {_type(items)}" if isinstance(items, Mapping) else "list"
+        return ("list of ", _type(items)) if isinstance(items, Mapping) else "list"
     if kind == "object" and isinstance(schema.get("additionalProperties"), Mapping):
-        return f"object of {_type(schema['additionalProperties'])}"
+        return "object of ", _type(schema["additionalProperties"])
     limits = [
         f"{sign} {schema[name]:g}"
         for name, sign in (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
         if isinstance(schema.get(name), int | float)
     ]
-    return html_text(" ".join([kind, *limits]))
+    return " ".join([kind, *limits])
 
 
-def _words(text: str) -> str:
-    """Lines of a description, what stands in grave accents as code."""
-    return _CODE.sub(r"<code>\1</code>", html_lines(text))
+def _joined(between: str, words: Iterable[Words]) -> Words:
+    return tuple(part for each in words for part in (between, each))[1:]
 
 
-def _anchor(path: str, method: str) -> str:
-    letters = "".join(letter if letter.isalnum() else "-" for letter in path)
-    return f"{method}{letters}"
+def _said(text: str) -> Said:
+    """A description, what stands in grave accents as code."""
+    parts = _CODE.split(text)
+    return tuple(Code(part) if number % 2 else part for number, part in enumerate(parts) if part)

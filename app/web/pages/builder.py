@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Engine
 
-from meshwright.app.base.quoting import html_text
 from meshwright.app.edge.observability import ANSWERS, current_parent
 from meshwright.app.pictures.asked import article
 from meshwright.app.requests.model_words import model_of_catalogue
@@ -25,8 +24,8 @@ from meshwright.app.store.principal import Principal
 from meshwright.app.store.writes import Writes
 from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.jobs import find_job
-from meshwright.app.web.pages.layout import HEADERS, choice, page
-from meshwright.app.web.pages.routes import COOKIE, MOST_OFFERED, PageReader, PageRoute, PageWriter, form_of
+from meshwright.app.web.pages.layout import HEADERS, render
+from meshwright.app.web.pages.routes import MOST_OFFERED, PageReader, PageRoute, PageWriter, form_of
 from meshwright.app.web.preferences import urgency_of
 from meshwright.app.web.schemas import JobDocument, job_document
 from meshwright.costmodels.errors import InvalidInputError
@@ -91,19 +90,18 @@ async def submit(request: Request, caller: PageWriter) -> Response:
 async def show_job(request: Request, caller: PageReader, job_id: str) -> Response:
     """The page of a job: its progress, and its plan once there is one."""
     job = await asyncio.to_thread(find_job, request.app.state.engine, caller, job_id)
-    signed_in = COOKIE in request.cookies
     if job.status is JobStatus.SUCCEEDED and job.kind is not JobKind.BATCH:
         if job.answer is None:
             return RedirectResponse(f"/plans/{job.digest}", 303, HEADERS)
         # A search that ended undecided: its answer is stored with the job alone.
         drawn = await drawn_by_child(request, caller, article, {"plan": job.answer})
-        return page(f"Plan: {job.model}", drawn["article"], signed_in=signed_in)
-    again = None if job.status.is_final else LOOK_AGAIN_S
-    workers = 1
+        return render(request, "answer.html", title=job.model, view=drawn["view"])
+    document, workers = job_document(job), 1
     if job.status is JobStatus.QUEUED:
         queue = await asyncio.to_thread(JobDesk(request.app.state.engine).state, worker_alive_s=WORKER_ALIVE_S)
         workers = queue.workers
-    return page(f"Job: {job.model}", _progress(job_document(job), workers), refresh_s=again, signed_in=signed_in)
+    again = None if job.status.is_final else LOOK_AGAIN_S
+    return render(request, "job.html", refresh_s=again, job=document, figures=_figures(document), workers=workers)
 
 
 def _document(given: dict[str, str]) -> dict[str, Any]:
@@ -125,61 +123,32 @@ def _document(given: dict[str, str]) -> dict[str, Any]:
 
 
 def _form(request: Request, caller: Principal, given: dict[str, str], error: InvalidInputError | None = None) -> Response:
-    said = "" if error is None else f'<p class="bad" role="alert">{html_text(str(error))}</p>'
-    serves = given.get("task", Task.SERVE) == Task.SERVE
-    body = (
-        f'<h1>New plan</h1>{said}<form method="post" action="/new">'
-        f"{_field('model', 'Model: a name of the catalogue or of the Hugging Face Hub', given, 'Qwen/Qwen3-8B')}"
-        f'<div class="fields">{_field("gpus", "Devices, in words", given, "8xH100")}{_registered(request, caller, given)}</div>'
-        f"<fieldset><legend>{_radio(Task.SERVE, 'Serve', checked=serves)}</legend>{_fields(_SERVING, given)}</fieldset>"
-        f"<fieldset><legend>{_radio(Task.TRAIN, 'Train', checked=not serves)}</legend>{_fields(_TRAINING, given)}</fieldset>"
-        f"<details><summary>More</summary>{_fields(_BOTH, given)}</details><p><button>Plan</button></p></form>"
+    return render(
+        request,
+        "builder.html",
+        status=200 if error is None else 422,
+        problem=None if error is None else str(error),
+        given=given,
+        chosen=given.get("task", Task.SERVE),
+        clusters=_registered(request, caller),
+        serving=_SERVING,
+        training=_TRAINING,
+        both=_BOTH,
     )
-    return page("New plan", body, status=200 if error is None else 422, signed_in=COOKIE in request.cookies)
 
 
-def _registered(request: Request, caller: Principal, given: dict[str, str]) -> str:
-    """The choice of a registered cluster; nothing where none is registered."""
+def _registered(request: Request, caller: Principal) -> list[tuple[str, str]]:
+    """The choices of a registered cluster; none where none is registered."""
     found = RegisteredRepository(request.app.state.engine, caller.tenant, RegisteredKind.CLUSTER)
     names = [each.name for each in found.page(before=None, limit=MOST_OFFERED)]
-    if not names:
-        return ""
-    options = [("", "none"), *((name, name) for name in names)]
-    return choice("cluster", "or a registered cluster", options, given.get("cluster"))
+    return [("", "none"), *((name, name) for name in names)] if names else []
 
 
-def _fields(rows: tuple[tuple[str, str, str], ...], given: dict[str, str]) -> str:
-    return f'<div class="fields">{"".join(_field(name, label, given, hint) for name, label, hint in rows)}</div>'
-
-
-def _field(name: str, label: str, given: dict[str, str], hint: str) -> str:
-    value, shown = html_text(given.get(name, "")), html_text(hint)
-    box = f'<input id="{name}" name="{name}" type="text" value="{value}" placeholder="{shown}">'
-    return f'<div><label for="{name}">{html_text(label)}</label>{box}</div>'
-
-
-def _radio(task: Task, label: str, *, checked: bool) -> str:
-    mark = " checked" if checked else ""
-    return f'<input type="radio" id="{task}" name="task" value="{task}"{mark}> <label for="{task}">{label}</label>'
-
-
-_NO_WORKER = (
-    "No worker is alive. Where none comes within a minute, see the log of the service, or start one with meshwright worker."
-)
-
-
-def _progress(job: JobDocument, workers: int) -> str:
-    lines = [f"<h1>{html_text(job.model)}: {html_text(job.status.value)}</h1>"]
+def _figures(job: JobDocument) -> list[str]:
+    """How far a search is, a figure a line."""
     progress = job.progress
-    if progress is not None:
-        lines.append(f'<progress value="{progress.done}" max="{max(progress.total, 1)}" aria-label="search"></progress>')
-        lines.append(f"<p>{html_text(progress.note)}</p>")
-        told = (("Best so far", progress.best), ("Proven bound", progress.bound))
-        lines += [f"<p>{label}: {value:,.4g}</p>" for label, value in told if value is not None]
-        if progress.gap is not None:
-            lines.append(f"<p>Gap: {progress.gap:.1%}</p>")
-    elif not job.status.is_final:
-        lines.append("<p>Waiting for a worker.</p>" if workers else f'<p class="bad" role="alert">{_NO_WORKER}</p>')
-    if job.problem is not None:
-        lines.append(f'<p class="bad" role="alert">{html_text(job.problem.title)}: {html_text(job.problem.detail)}</p>')
-    return "".join(lines)
+    if progress is None:
+        return []
+    told = (("Best so far", progress.best), ("Proven bound", progress.bound))
+    lines = [f"{label}: {value:,.4g}" for label, value in told if value is not None]
+    return lines if progress.gap is None else [*lines, f"Gap: {progress.gap:.1%}"]

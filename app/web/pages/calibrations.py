@@ -8,18 +8,17 @@ from fastapi import APIRouter, Request, Response
 
 from meshwright.app.base.errors import CalibrationNotFoundError, NoSuchError
 from meshwright.app.base.figures import counted, percent, significant
-from meshwright.app.base.quoting import html_text
+from meshwright.app.base.templates import Link, Words
 from meshwright.app.edge.lists import Cursor, before_of, cursor_of, page_of
 from meshwright.app.pictures.charts import Axis, Point, scatter_chart
-from meshwright.app.pictures.page import plain_table
 from meshwright.app.requests.calibrations import provenance_of
 from meshwright.app.store.calibrations import CalibrationStore, CalibrationSummary
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.questions import Question, QuestionFilter, QuestionRepository
 from meshwright.app.store.runs import RunFilter, RunRepository
-from meshwright.app.web.pages.layout import alert, following, link, moment, page, terms
-from meshwright.app.web.pages.routes import COOKIE, SHORT_DIGEST, PageReader, PageRoute
-from meshwright.app.web.pages.runs import runs_table, shown_figure
+from meshwright.app.web.pages.layout import following, moment, render
+from meshwright.app.web.pages.routes import SHORT_DIGEST, PageReader, PageRoute
+from meshwright.app.web.pages.runs import runs_rows, shown_figure
 from meshwright.app.web.schemas import RunItem, run_item
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import is_run_key, time_law
@@ -41,16 +40,12 @@ def list_calibrations(request: Request, caller: PageReader, cursor: Cursor = Non
     """Stored calibrations, newest first."""
     store = CalibrationStore(request.app.state.engine, caller.tenant)
     rows, more = page_of(store.page(None, before=before_of(_CURSOR, cursor), limit=PAGE + 1), PAGE)
-    body = "<h1>Calibrations</h1>"
-    if rows:
-        heads = ("calibration", "stored (UTC)", "measurements", "source")
-        body += plain_table("Calibrations", heads, [_row(each) for each in rows])
-    else:
-        body += "<p>None is stored: plans rest on those that Meshwright ships. Measured runs, and "
-        body += "<code>meshwright calibrate</code>, make them.</p>"
-    if more:
-        body += following("/calibrations", "Older calibrations", {"cursor": cursor_of(_CURSOR, rows[-1].id)})
-    return page("Calibrations", body, signed_in=COOKIE in request.cookies)
+    return render(
+        request,
+        "calibrations.html",
+        rows=[_row(each) for each in rows],
+        more=following("/calibrations", "Older calibrations", cursor_of(_CURSOR, rows[-1].id) if more else None),
+    )
 
 
 @router.get("/calibrations/{reference}")
@@ -63,69 +58,72 @@ def show_calibration(request: Request, caller: PageReader, reference: str) -> Re
     except CalibrationNotFoundError as error:
         raise NoSuchError("no such calibration is stored", given=reference[:200]) from error
     calibration = store.find(row.name)
-    body = f"<h1>{html_text(row.key)}, version {row.version:,}</h1>"
-    if newest.version > row.version:
-        place = link(f"/calibrations/{newest.key}@{newest.version}", f"version {newest.version:,}")
-        body += (
-            f'<p class="bad">Replaced by {place} of {moment(newest.created_at)} UTC: plans that rest on this one are stale.</p>'
-        )
-    body += terms(_facts(row, calibration)) + _learned(calibration)
-    if is_run_key(row.key):
-        body += _runs(request, caller, calibration)
-    else:
-        body += _errors(calibration)
-    body += _followed(request, caller, row.key)
-    return page(f"Calibration: {row.key}", body, signed_in=COOKIE in request.cookies)
+    runs = _runs(request, caller, calibration) if is_run_key(row.key) else []
+    questions = QuestionRepository(request.app.state.engine, caller.tenant)
+    followers = questions.page(QuestionFilter(calibration=row.key), before=None, limit=PAGE)
+    stale = sum(each.stale_since is not None for each in followers)
+    is_newer = newest.version > row.version
+    return render(
+        request,
+        "calibration.html",
+        key=row.key,
+        version=f"{row.version:,}",
+        newer=Link(f"/calibrations/{newest.key}@{newest.version}", f"version {newest.version:,}") if is_newer else None,
+        newer_since=moment(newest.created_at),
+        stored=moment(row.created_at),
+        samples=f"{row.samples:,}",
+        sources=[f"{source}: {rows}" for source, rows in provenance_of(calibration.document).items()],
+        digest=row.name.partition("@")[2],
+        learned=_learned(calibration),
+        is_of_runs=is_run_key(row.key),
+        drawings=_drawings(runs),
+        runs=runs_rows(runs),
+        errors=_errors(calibration),
+        plans=[_question(each) for each in followers],
+        is_stale=stale > 0,
+        followed=f"{counted(len(followers), 'question')}, {stale:,} of them with a stale plan.",
+    )
 
 
-def _row(row: CalibrationSummary) -> tuple[str, ...]:
+def _row(row: CalibrationSummary) -> tuple[Words, ...]:
     name = f"{row.key}@{row.version}"
-    return link(f"/calibrations/{name}", name), moment(row.created_at), f"{row.samples:,}", html_text(row.source)
+    return Link(f"/calibrations/{name}", name), moment(row.created_at), f"{row.samples:,}", row.source
 
 
-def _facts(row: CalibrationSummary, calibration: Calibration) -> list[tuple[str, str]]:
-    sources = "<br>".join(html_text(f"{source}: {rows}") for source, rows in provenance_of(calibration.document).items())
-    return [
-        ("stored", f"{moment(row.created_at)} UTC"),
-        ("measurements", f"{row.samples:,}"),
-        ("from", sources),
-        ("digest", html_text(row.name.partition("@")[2])),
-    ]
-
-
-def _learned(calibration: Calibration) -> str:
+def _learned(calibration: Calibration) -> list[str]:
     """The lessons of runs in words; nothing of other calibrations."""
     latencies = learned_latencies((calibration,))
     if latencies is not None:
-        lines = [
+        return [
             f"{time}: {1e3 * law.outside_s:.1f} ms more than simulated, with that median {significant(law.scale)} times, "
             f"at most {significant(law.factor(0.9))} times in nine of ten cases"
             for time, law in (("first token", latencies.ttft), ("each other token", latencies.tpot))
         ]
-    elif is_run_key(str(calibration.document["key"])):
+    if is_run_key(str(calibration.document["key"])):
         law = time_law(calibration)
         low, high = law.factor(0.05), law.factor(0.95)
-        lines = [
+        return [
             f"Steps take {law.scale:.3f} times what the cost model says; nine of ten runs between {low:.3f} and {high:.3f}",
             f"Memory of {counted(len(calibration.document['memory']), 'run')}",
         ]
-    else:
-        return ""
-    return "<ul>" + "".join(f"<li>{html_text(line)}</li>" for line in lines) + "</ul>"
+    return []
 
 
-def _runs(request: Request, caller: Principal, calibration: Calibration) -> str:
-    """Predicted against measured, a drawing for each figure that the runs have, and the runs."""
+def _runs(request: Request, caller: Principal, calibration: Calibration) -> list[RunItem]:
+    """The runs that a calibration is learned from, and those after it."""
     document = calibration.document
     wanted = RunFilter(cluster=document["cluster"], profile=document["profile"])
     found = RunRepository(request.app.state.engine, caller.tenant).page(wanted, before=None, limit=MOST_RUNS)
-    items = [run_item(each) for each in found]
+    return [run_item(each) for each in found]
+
+
+def _drawings(items: list[RunItem]) -> list[tuple[str, str]]:
+    """Predicted against measured, a title and a drawing for each figure that the runs have."""
     figures = dict.fromkeys(name for item in items for name in item.measured if item.predicted.get(name))
-    drawn = "".join(_scatter(name, items) for name in figures)
-    return f"{drawn}<h2>Runs</h2>{runs_table(items)}"
+    return [_scatter(name, items) for name in figures]
 
 
-def _scatter(name: str, items: list[RunItem]) -> str:
+def _scatter(name: str, items: list[RunItem]) -> tuple[str, str]:
     points = [
         Point(
             item.measured[name],
@@ -142,38 +140,21 @@ def _scatter(name: str, items: list[RunItem]) -> str:
         return shown_figure(name, value)
 
     title = f"{name.replace('_', ' ')}: predicted against measured"
-    svg = scatter_chart(title, Axis("measured", text), Axis("predicted before anything was learned", text), points)
-    place = f'<div class="scroll wide" tabindex="0" role="region" aria-label="{html_text(title)}">'
-    return f"<h2>{html_text(title)}</h2>{place}{svg}</div>"
+    return title, scatter_chart(title, Axis("measured", text), Axis("predicted before anything was learned", text), points)
 
 
-def _errors(calibration: Calibration) -> str:
-    rows = [
-        (html_text(score["name"]), f"{score['rows']:,}", percent(score["median"]), percent(score["p95"]))
+def _errors(calibration: Calibration) -> list[tuple[str, ...]]:
+    return [
+        (score["name"], f"{score['rows']:,}", percent(score["median"]), percent(score["p95"]))
         for score in calibration.document.get("scores", ())
     ]
-    if not rows:
-        return ""
-    heads = ("kernel", "held-out rows", "median error", "P95 error")
-    return f"<h2>Errors on measurements that were held out</h2>{plain_table('Errors', heads, rows)}"
 
 
-def _followed(request: Request, caller: Principal, key: str) -> str:
-    found = QuestionRepository(request.app.state.engine, caller.tenant)
-    questions = found.page(QuestionFilter(calibration=key), before=None, limit=PAGE)
-    if not questions:
-        return "<h2>Plans that follow it</h2><p>None.</p>"
-    stale = sum(each.stale_since is not None for each in questions)
-    body = f"<h2>Plans that follow it</h2><p>{counted(len(questions), 'question')}, {stale:,} of them with a stale plan.</p>"
-    body += alert("Plan them again on the page of re-plans.") if stale else ""
-    return body + plain_table("Plans that follow it", ("plan", "state"), [_question(each) for each in questions])
-
-
-def _question(question: Question) -> tuple[str, str]:
-    of_plan = "none yet" if question.plan is None else link(f"/plans/{question.plan}", _named(question))
+def _question(question: Question) -> tuple[Words, str]:
+    of_plan = "none yet" if question.plan is None else Link(f"/plans/{question.plan}", _named(question))
     state = "current"
     if question.stale_since is not None:
-        state = html_text(f"stale since {moment(question.stale_since)}: {question.stale_reason}")
+        state = f"stale since {moment(question.stale_since)}: {question.stale_reason}"
     return of_plan, state
 
 

@@ -11,13 +11,12 @@ from fastapi import APIRouter, Query, Request, Response
 
 from meshwright.app.base.errors import CheckNotFoundError
 from meshwright.app.base.figures import gib, seconds, significant
-from meshwright.app.base.quoting import html_text
+from meshwright.app.base.templates import Link, Words
 from meshwright.app.edge.lists import PRINTABLE, Cursor, before_of, cursor_of, page_of
 from meshwright.app.pictures.charts import Axis, Point, Series, line_chart
-from meshwright.app.pictures.page import plain_table, scrolled
 from meshwright.app.store.checks import CheckRepository, StoredCheck
-from meshwright.app.web.pages.layout import following, link, moment, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute
+from meshwright.app.web.pages.layout import following, moment, render
+from meshwright.app.web.pages.routes import PageReader, PageRoute
 from meshwright.app.web.schemas import MAX_NAME, TrendPoint, check_item, trend_point
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -40,14 +39,13 @@ def list_checks(
     """Reports of ``meshwright check``, newest first."""
     found = CheckRepository(request.app.state.engine, caller.tenant)
     rows, more = page_of(found.page(project or None, before=before_of(_CURSOR, cursor), limit=PAGE + 1), PAGE)
-    body = "<h1>Checks</h1>"
-    if rows:
-        body += plain_table("Checks", ("checked (UTC)", "project", "verdict", "plans"), [_row(stored) for _, stored in rows])
-    else:
-        body += "<p>None is stored: <code>meshwright check --server</code> sends them.</p>"
-    if more:
-        body += following("/checks", "Older checks", {"cursor": cursor_of(_CURSOR, rows[-1][0]), "project": project})
-    return page("Checks", body, signed_in=COOKIE in request.cookies)
+    older = cursor_of(_CURSOR, rows[-1][0]) if more else None
+    return render(
+        request,
+        "checks.html",
+        rows=[_row(stored) for _, stored in rows],
+        more=following("/checks", "Older checks", older, project=project),
+    )
 
 
 @router.get("/checks/trend")
@@ -57,18 +55,17 @@ def show_trend(request: Request, caller: PageReader, project: Name, plan: Name) 
     points = [point for _, stored in reversed(found) if (point := trend_point(stored, plan)) is not None]
     if not points:
         raise CheckNotFoundError("no check of the project has this plan", given=f"{project}, {plan}")
-    body = f"<h1>{html_text(plan)} in {link(_of_project(project), project)}</h1>"
-    body += "".join(_course(name, points) for name in dict.fromkeys(name for point in points for name in point.figures))
-    rows = [
-        (
-            link(f"/checks/{point.check}", moment(point.created_at)),
-            html_text(point.verdict),
-            html_text("; ".join(point.findings)),
-        )
-        for point in reversed(points)
-    ]
-    body += plain_table("Verdicts", ("checked (UTC)", "verdict", "findings"), rows)
-    return page(f"Trend: {plan}", body, signed_in=COOKIE in request.cookies)
+    return render(
+        request,
+        "trend.html",
+        plan=plan,
+        project=_of_project(project),
+        drawings=[_course(name, points) for name in dict.fromkeys(name for point in points for name in point.figures)],
+        rows=[
+            (Link(f"/checks/{point.check}", moment(point.created_at)), point.verdict, "; ".join(point.findings))
+            for point in reversed(points)
+        ],
+    )
 
 
 @router.get("/checks/{check_id}")
@@ -79,27 +76,26 @@ def show_check(request: Request, caller: PageReader, check_id: str) -> Response:
     if stored is None:
         raise CheckNotFoundError("no check has this id", given=check_id)
     report = json.loads(stored.report)
-    rows = [_plan_row(stored.project, each) for each in report["plans"]]
-    body = (
-        f"<h1>Check of {link(_of_project(stored.project), stored.project)}</h1><p>{moment(stored.created_at)} UTC, folder "
-        f"{html_text(report['folder'])}: {html_text(_counts(report['counts']))}</p>"
-        f"{plain_table('Plans', ('request', 'verdict', 'was', 'is', 'findings'), rows)}"
+    return render(
+        request,
+        "check.html",
+        project=_of_project(stored.project),
+        said=f"{moment(stored.created_at)} UTC, folder {report['folder']}: {_counts(report['counts'])}",
+        rows=[_plan_row(stored.project, each) for each in report["plans"]],
     )
-    return page("Check", body, signed_in=COOKIE in request.cookies)
 
 
-def _row(stored: StoredCheck) -> tuple[str, ...]:
+def _row(stored: StoredCheck) -> tuple[Words, ...]:
     item = check_item(stored)
     verdict = "passed" if item.passed else "failed"
-    place = link(f"/checks/{item.id}", moment(item.created_at))
-    return place, link(_of_project(item.project), item.project), verdict, html_text(_counts(item.counts))
+    place = Link(f"/checks/{item.id}", moment(item.created_at))
+    return place, _of_project(item.project), verdict, _counts(item.counts)
 
 
-def _plan_row(project: str, plan: dict[str, Any]) -> tuple[str, ...]:
-    course = link(f"/checks/trend?{urlencode({'project': project, 'plan': plan['name']})}", plan["name"])
+def _plan_row(project: str, plan: dict[str, Any]) -> tuple[Words, ...]:
+    course = Link(f"/checks/trend?{urlencode({'project': project, 'plan': plan['name']})}", plan["name"])
     findings = "; ".join(finding["message"] for finding in plan["findings"])
-    figures = (_speed(plan["was"]), _speed(plan["now"]))
-    return course, html_text(plan["verdict"]), *figures, html_text(findings)
+    return course, plan["verdict"], _speed(plan["was"]), _speed(plan["now"]), findings
 
 
 def _speed(figures: dict[str, float] | None) -> str:
@@ -110,17 +106,16 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
 
 
-def _of_project(project: str) -> str:
-    return f"/checks?{urlencode({'project': project})}"
+def _of_project(project: str) -> Link:
+    return Link(f"/checks?{urlencode({'project': project})}", project)
 
 
-def _course(name: str, points: Sequence[TrendPoint]) -> str:
-    """A figure over the checks, oldest left."""
+def _course(name: str, points: Sequence[TrendPoint]) -> tuple[str, str]:
+    """The title and the drawing of a figure over the checks, oldest left."""
     text = gib if name.endswith("_bytes") else seconds if name.endswith("_s") and "per_s" not in name else significant
     told = [(number, point) for number, point in enumerate(points, 1) if name in point.figures]
     drawn = tuple(
         Point(number, point.figures[name], f"{moment(point.created_at)}: {text(point.figures[name])}") for number, point in told
     )
     title = f"{name.replace('_', ' ')} over checks"
-    svg = line_chart(title, Axis("check, oldest left"), Axis(name, text), [Series("", drawn)])
-    return f"<h2>{html_text(title)}</h2>{scrolled(title, 'wide')}{svg}</div>"
+    return title, line_chart(title, Axis("check, oldest left"), Axis(name, text), [Series("", drawn)])

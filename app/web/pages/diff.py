@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -10,12 +11,11 @@ from fastapi import APIRouter, Query, Request, Response
 
 from meshwright.app.base.figures import axes, counted, gib, percent, seconds, speed_in_words
 from meshwright.app.base.plan_words import certificate_in_words, devices_left
-from meshwright.app.base.quoting import html_text
+from meshwright.app.base.templates import Link, Words
 from meshwright.app.pictures.drawings import stages_of
 from meshwright.app.pictures.load_drawings import exchange_drawing
-from meshwright.app.pictures.page import plain_table
-from meshwright.app.web.pages.layout import alert, choice, field, link, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, plan_choices, stored_plan
+from meshwright.app.web.pages.layout import render
+from meshwright.app.web.pages.routes import PageReader, PageRoute, plan_choices, stored_plan
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.answer.stage import Stage
@@ -37,39 +37,40 @@ def compare(
 ) -> Response:
     """Lay two plans beside each other; without the second, ask which it is."""
     before = stored_plan(request, caller, old)
-    body = f"<h1>Compare plans</h1>{_form(request, caller, before, old, new, lost)}"
-    status = 200
-    if new:
-        after = stored_plan(request, caller, new)
-        body += _beside(before, after)
-        try:
-            ranks = [word for word in lost.replace(",", " ").split() if word]
-            body += _moves(switch_bytes(before, after, device_of_old_rank=devices_left(ranks, before, after)), after)
-        except InvalidInputError as error:
-            status = 422 if lost else 200
-            body += f"<h2>What moves</h2>{alert(str(error))}"
-    return page("Compare plans", body, status=status, signed_in=COOKIE in request.cookies)
-
-
-def _form(request: Request, caller: PageReader, before: AnsweredRequest, old: str, new: str, lost: str) -> str:
     offered = plan_choices(request, caller, before.plan.model)
     known = {digest for digest, _ in offered}
-    others = [each for each in offered if each[0] != old]
-    more = [(digest, digest) for digest in (old, new) if digest and digest not in known]
-    return (
-        '<form method="get" action="/diff"><div class="fields">'
-        f"{choice('old', 'From', [*more, *offered], old)}{choice('new', 'To', [*others, *more], new)}"
-        f"{field('lost', 'Ranks whose devices are gone', value=lost, hint='8-15')}</div><p><button>Compare</button></p></form>"
+    unlisted = [(digest, digest) for digest in (old, new) if digest and digest not in known]
+    facts, moves, problem = None, None, None
+    if new:
+        after = stored_plan(request, caller, new)
+        facts = _beside(before, after)
+        try:
+            ranks = [word for word in lost.replace(",", " ").split() if word]
+            moves = _moves(switch_bytes(before, after, device_of_old_rank=devices_left(ranks, before, after)), after)
+        except InvalidInputError as error:
+            problem = str(error)
+    return render(
+        request,
+        "diff.html",
+        status=422 if problem and lost else 200,
+        old=old,
+        new=new,
+        lost=lost,
+        from_plans=[*unlisted, *offered],
+        to_plans=[*(each for each in offered if each[0] != old), *unlisted],
+        facts=facts,
+        moves=moves,
+        problem=problem,
     )
 
 
-def _beside(old: AnsweredRequest, new: AnsweredRequest) -> str:
-    rows = []
-    for (name, before), (_, after) in zip(_facts(old), _facts(new), strict=True):
-        changed = "" if before == after else "changed"
-        rows.append((html_text(name), html_text(before), html_text(after), changed))
-    links = tuple(link(f"/plans/{each.plan.digest}", "see it") for each in (old, new))
-    return plain_table("Two plans", ("", "from", "to", ""), [*rows, ("plan", *links, "")])
+def _beside(old: AnsweredRequest, new: AnsweredRequest) -> list[tuple[Words, ...]]:
+    rows: list[tuple[Words, ...]] = [
+        (name, before, after, "" if before == after else "changed")
+        for (name, before), (_, after) in zip(_facts(old), _facts(new), strict=True)
+    ]
+    links = (Link(f"/plans/{each.plan.digest}", "see it") for each in (old, new))
+    return [*rows, ("plan", *links, "")]
 
 
 def _facts(answered: AnsweredRequest) -> Iterable[tuple[str, str]]:
@@ -90,9 +91,22 @@ def _joined(words: Iterable[str]) -> str:
     return ", ".join(dict.fromkeys(words))
 
 
-def _moves(switch: Switch, new: AnsweredRequest) -> str:
+@dataclass(frozen=True)
+class Moves:
+    """What moves from one plan to another: in words, what is lost, over all devices, drawn, and a device of each stage."""
+
+    said: str
+    gone: str
+    kinds: list[tuple[str, ...]]
+    drawing: str
+    stages: list[tuple[str, ...]]
+    left: int
+    """Stages that are not shown."""
+
+
+def _moves(switch: Switch, new: AnsweredRequest) -> Moves | None:
     if switch.moved_bytes == 0:
-        return "<h2>What moves</h2><p>Every device holds what it needs already: nothing moves.</p>"
+        return None
     said = (
         f"{gib(switch.moved_bytes)} of weights and optimizer state move, {percent(switch.kept_share)} stay in place; at least "
         f"{seconds(switch.time_s)} (network {seconds(switch.network_s)}, fabric {seconds(switch.fabric_s)})."
@@ -102,17 +116,10 @@ def _moves(switch: Switch, new: AnsweredRequest) -> str:
         (name, *(gib(float(each.sum())) for each in (moved.kept, moved.from_node, moved.from_network, moved.from_storage)))
         for name, moved in (("weights", switch.weights), ("optimizer state", switch.optimizer))
     ]
-    heads = ("all devices", "stays", "from its own node", "over the network", "from storage")
     stages = stages_of(new.plan)
     rows = [_of_stage(number, stage, switch) for number, stage in enumerate(stages[:MOST_STAGES])]
-    left = len(stages) - len(rows)
-    return (
-        f"<h2>What moves</h2><p>{html_text(said)}</p>{alert(gone) if switch.storage_bytes > 0 else ''}"
-        f"{plain_table('All devices', heads, kinds)}"
-        f"{exchange_drawing(switch, new.request.cluster)}"
-        f"{plain_table('A device of each stage', ('a device of stage', 'keeps', 'receives', 'sends'), rows)}"
-        + (f"<p>{left} more stages.</p>" if left > 0 else "")
-    )
+    drawing = exchange_drawing(switch, new.request.cluster)
+    return Moves(said, gone if switch.storage_bytes > 0 else "", kinds, drawing, rows, len(stages) - len(rows))
 
 
 def _of_stage(number: int, stage: Stage, switch: Switch) -> tuple[str, ...]:

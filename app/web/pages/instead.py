@@ -8,12 +8,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from meshwright.app.base.figures import amount, gib, significant
-from meshwright.app.base.quoting import html_text
+from meshwright.app.base.templates import Link
 from meshwright.app.requests.named_plans import names_of, request_of_name
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.web.pages.builder import planned
-from meshwright.app.web.pages.layout import link, page, terms
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, PageWriter, form_of, stored_plan
+from meshwright.app.web.pages.layout import render
+from meshwright.app.web.pages.routes import PageReader, PageRoute, PageWriter, form_of, stored_plan
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.problem.request import PlanRequest
@@ -31,15 +31,14 @@ def show_other(
     """The words of an answer on another plan, and the form that plans it."""
     answered = stored_plan(request, caller, digest)
     _narrowed(answered, name)
-    body = (
-        f"<h1>Another plan for {link(f'/plans/{digest}', answered.plan.model)}</h1><p>{html_text(name)}</p>"
-        f"{terms(_said(answered.plan, name))}"
-        f'<form method="post" action="/plans/{html_text(digest)}/instead">'
-        f'<input type="hidden" name="name" value="{html_text(name)}"><p><button>Plan this one</button></p></form>'
-        '<p class="quiet">The search of the request is restricted to these words. What they leave open is chosen as before, '
-        "and the certificate then speaks of these plans alone.</p>"
+    return render(
+        request,
+        "instead.html",
+        plan=Link(f"/plans/{digest}", answered.plan.model),
+        digest=digest,
+        name=name,
+        facts=_said(answered.plan, name),
     )
-    return page("Another plan", body, signed_in=COOKIE in request.cookies)
 
 
 @router.post("/plans/{digest}/instead")
@@ -75,8 +74,8 @@ def _said(plan: Plan, name: str) -> list[tuple[str, str]]:
     rows = []
     for runner in plan.runners_up:
         if runner.summary == name:
-            rows += [] if runner.objective is None else [("objective", html_text(amount(runner.objective, unit)))]
-            rows.append(("why it lost", html_text(runner.why_not)))
+            rows += [] if runner.objective is None else [("objective", amount(runner.objective, unit))]
+            rows.append(("why it lost", runner.why_not))
     for point in plan.frontier:
         if point.summary == name:
             rows += [

@@ -12,7 +12,8 @@ from fastapi.responses import PlainTextResponse
 
 from meshwright.app.base.documents import parse_document
 from meshwright.app.base.errors import NoSuchError
-from meshwright.app.base.quoting import html_lines, html_text, shell_comment
+from meshwright.app.base.quoting import shell_comment
+from meshwright.app.base.templates import Link
 from meshwright.app.launching.exporters import startable_by
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers import Scheduler, schedulers_of
@@ -21,8 +22,8 @@ from meshwright.app.service import answers
 from meshwright.app.store.plans import PlanReader
 from meshwright.app.store.principal import Principal
 from meshwright.app.web.children import asked_of_child
-from meshwright.app.web.pages.layout import HEADERS, alert, choice, link, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute
+from meshwright.app.web.pages.layout import HEADERS, render
+from meshwright.app.web.pages.routes import PageReader, PageRoute
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher
@@ -42,17 +43,27 @@ async def show_launch(
     """The command and the files by which a launcher starts a plan; without one, that of the request or one that can."""
     text, answered, preferred = await _stored(request, caller, digest)
     chosen = launcher or preferred
-    title = f"<h1>Launch {link(f'/plans/{digest}', answered.plan.model or 'the plan')}</h1>"
-    body = f"{title}{_form(digest, answered, chosen, scheduler)}"
-    status = 200
+    launch, problem = None, None
     try:
-        found = await _launched(request, caller, text, chosen, scheduler)
+        launch = await _launched(request, caller, text, chosen, scheduler)
     except MeshwrightError as error:
-        status = 422
-        body += alert(str(error))
-    else:
-        body += _shown(digest, found, chosen, scheduler)
-    return page("Launch", body, status=status, signed_in=COOKIE in request.cookies)
+        problem = str(error)
+    able = SERVERS if isinstance(answered.request, ServingRequest) else TRAINERS
+    return render(
+        request,
+        "launch.html",
+        status=200 if problem is None else 422,
+        plan=Link(f"/plans/{digest}", answered.plan.model or "the plan"),
+        digest=digest,
+        launcher=chosen.value,
+        launchers=[(each.value, each.value) for each in able],
+        scheduler=str(scheduler),
+        schedulers=[("", "by hand"), *((each.value, each.value) for each in schedulers_of(answered.request))],
+        problem=problem,
+        launch=launch,
+        submit=((launch or {}).get("job") or {}).get("submit"),
+        files=[] if launch is None else _shown_files(digest, launch, chosen, scheduler),
+    )
 
 
 @router.get("/plans/{digest}/launch/file")
@@ -98,18 +109,6 @@ async def _launched(
     return dict(await asked_of_child(request, caller, answers.launch_document, asked))
 
 
-def _form(digest: str, answered: AnsweredRequest, launcher: Launcher, scheduler: Scheduler | str) -> str:
-    able = SERVERS if isinstance(answered.request, ServingRequest) else TRAINERS
-    launchers = [(each.value, each.value) for each in able]
-    schedulers = [("", "by hand"), *((each.value, each.value) for each in schedulers_of(answered.request))]
-    started = choice("scheduler", "Started", schedulers, str(scheduler))
-    return (
-        f'<form method="get" action="/plans/{html_text(digest)}/launch"><div class="fields">'
-        f"{choice('launcher', 'Launcher', launchers, launcher.value)}{started}"
-        "</div><p><button>Show</button></p></form>"
-    )
-
-
 def _files(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Files of a launch by name, the script that starts it first."""
     said = [f"Takes for granted: {each}" for each in found["assumptions"]]
@@ -120,22 +119,13 @@ def _files(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [(SCRIPT_NAME, script), *jobs, *found["files"].items()]
 
 
-def _shown(digest: str, found: dict[str, Any], launcher: Launcher, scheduler: Scheduler | str) -> str:
-    named = html_text(f"{found['launcher']} {found['version']}")
-    parts = [f"<p>For {named}. A click on a text marks all of it to be copied.</p>"]
-    for title, texts in (("Taken for granted", found["assumptions"]), ("What the launcher can't do", found["inexpressible"])):
-        if texts:
-            parts.append(f"<h2>{title}</h2><ul>{''.join(f'<li>{html_text(each)}</li>' for each in texts)}</ul>")
-    parts.append(f"<h2>Command</h2>{_text('Command', found['command'])}")
-    if found.get("job") is not None:
-        parts.append(f"<h2>Submit</h2>{_text('Submit', found['job']['submit'])}")
+def _shown_files(
+    digest: str, found: dict[str, Any], launcher: Launcher, scheduler: Scheduler | str
+) -> list[tuple[str, Link, str]]:
+    """Files of a launch by name, where to take them, and their texts; that of the script is shown as the command."""
+    shown = []
     for name, text in _files(found):
         query = urlencode({"launcher": launcher.value, "scheduler": str(scheduler), "name": name})
-        taken = link(f"/plans/{digest}/launch/file?{query}", "take this file")
-        parts.append(f"<h2>{html_text(name)}</h2><p>{taken}</p>")
-        parts.append("" if name == SCRIPT_NAME else _text(name, text))
-    return "".join(parts)
-
-
-def _text(name: str, text: str) -> str:
-    return f'<pre class="take" tabindex="0" role="region" aria-label="{html_text(name)}">{html_lines(text)}</pre>'
+        taken = Link(f"/plans/{digest}/launch/file?{query}", "take this file")
+        shown.append((name, taken, "" if name == SCRIPT_NAME else text))
+    return shown

@@ -9,16 +9,16 @@ from fastapi import APIRouter, Request, Response
 
 from meshwright.app.base.documents import parse_document
 from meshwright.app.base.figures import percent, seconds, significant
-from meshwright.app.base.quoting import csv_text, html_text
+from meshwright.app.base.quoting import csv_text
+from meshwright.app.base.templates import Link
 from meshwright.app.pictures.load_drawings import distribution_drawings, load_drawings, over_time_drawings
-from meshwright.app.pictures.page import plain_table, scrolled
 from meshwright.app.pictures.simulation_trace import simulation_trace
 from meshwright.app.service.load import load_course
 from meshwright.app.store.plans import PlanReader
 from meshwright.app.store.principal import Principal
 from meshwright.app.web.children import asked_of_child
-from meshwright.app.web.pages.layout import HEADERS, link, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute
+from meshwright.app.web.pages.layout import HEADERS, render
+from meshwright.app.web.pages.routes import PageReader, PageRoute
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -30,17 +30,20 @@ _TIMES = (("ttft_s", "time to first token"), ("tpot_s", "time per output token")
 async def show_load(request: Request, caller: PageReader, digest: str) -> Response:
     """A serving plan under loads around its own, simulated when it is asked for."""
     course = await _asked(request, caller, digest)
-    body = f"<h1>{link(f'/plans/{digest}', 'The plan')} under load</h1>{_figures(course)}"
-    for title, svg in (
-        *load_drawings(course),
-        *distribution_drawings(course),
-        *over_time_drawings(course["simulation"]),
-    ):
-        body += f"<h2>{html_text(title)}</h2>{scrolled(title, 'wide')}{svg}</div>"
-    body += _course_table(course)
-    taken = (link(f"/plans/{digest}/load/csv", "the course (CSV)"), link(f"/plans/{digest}/load/trace", "a trace for Perfetto"))
-    body += f"<p>Take away: {', '.join(taken)}</p>"
-    return page("Under load", body, signed_in=COOKIE in request.cookies)
+    return render(
+        request,
+        "load.html",
+        plan=Link(f"/plans/{digest}", "The plan"),
+        said=_said(course),
+        percentiles=_percentiles(course["simulation"]),
+        drawings=[*load_drawings(course), *distribution_drawings(course), *over_time_drawings(course["simulation"])],
+        unit=course["unit"],
+        loads=_loads(course),
+        files=[
+            Link(f"/plans/{digest}/load/csv", "the course (CSV)"),
+            Link(f"/plans/{digest}/load/trace", "a trace for Perfetto"),
+        ],
+    )
 
 
 @router.get("/plans/{digest}/load/csv")
@@ -69,24 +72,26 @@ async def _document(request: Request, caller: Principal, digest: str) -> dict[st
     return {"plan": await asyncio.to_thread(parse_document, stored.text.encode(), what="plan")}
 
 
-def _figures(course: dict[str, Any]) -> str:
+def _said(course: dict[str, Any]) -> str:
     simulation = course["simulation"]
     missed = ", ".join(name.replace("_", " ").upper() for name in simulation["missed"])
     if not any(course["targets_s"].values()):
         verdict = "The request sets no targets."
     else:
         verdict = f"Misses {missed}." if missed else "Keeps its targets."
-    said = (
+    return (
         f"{verdict} {significant(course['own'])} {course['unit']}: {significant(simulation['output_tokens_per_s'])} output "
         f"tokens/s, busy {percent(simulation['busy'])} of the time, {significant(simulation['mean_batch'])} requests decoding "
         f"on average, at most {simulation['peak_running']:,} running, {simulation['evictions']:,} evictions."
     )
-    rows = [
+
+
+def _percentiles(simulation: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
         (name, *(seconds(_value(simulation[key], column)) for column in _SHOWN))
         for key, name in _TIMES
         if simulation[key] is not None
     ]
-    return f"<p>{html_text(said)}</p>{plain_table('Percentiles', ('', 'mean', 'P50', 'P90', 'P95', 'P99'), rows)}"
 
 
 def _value(times: dict[str, Any], column: str) -> float:
@@ -94,17 +99,15 @@ def _value(times: dict[str, Any], column: str) -> float:
     return float(found["value"] if isinstance(found, dict) else found)
 
 
-def _course_table(course: dict[str, Any]) -> str:
-    rows = [
+def _loads(course: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
         (
             significant(point["load"]),
             seconds(point["ttft_p95_s"]),
             "" if point["tpot_p95_s"] is None else seconds(point["tpot_p95_s"]),
             significant(point["output_tokens_per_s"]),
             percent(point["busy"]),
-            html_text(", ".join(name.replace("_", " ").upper() for name in point["missed"])),
+            ", ".join(name.replace("_", " ").upper() for name in point["missed"]),
         )
         for point in course["course"]
     ]
-    heads = (course["unit"], "P95 TTFT", "P95 TPOT", "output tokens/s", "busy", "misses")
-    return f"<h2>Simulated loads</h2>{plain_table('Simulated loads', heads, rows)}"

@@ -11,16 +11,15 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from meshwright.app.base.figures import counted, gib, percent, seconds
-from meshwright.app.base.quoting import html_text
+from meshwright.app.base.templates import Link, Words
 from meshwright.app.edge.lists import Cursor, before_of, cursor_of, page_of
-from meshwright.app.pictures.page import plain_table
 from meshwright.app.service.replans import ReplanService, ReplanWish
 from meshwright.app.store.principal import Principal, Scope
 from meshwright.app.store.questions import QuestionFilter
 from meshwright.app.store.replans import RUNNING, Outcome, Replan, ReplanItem, ReplanRepository, Totals
 from meshwright.app.web.pages.builder import LOOK_AGAIN_S
-from meshwright.app.web.pages.layout import HEADERS, choice, field, following, link, moment, page, terms
-from meshwright.app.web.pages.routes import COOKIE, PageClusterWriter, PageReader, PageRoute, form_of
+from meshwright.app.web.pages.layout import HEADERS, following, moment, render
+from meshwright.app.web.pages.routes import PageClusterWriter, PageReader, PageRoute, form_of
 from meshwright.app.web.replans import ASKED_FOR
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -36,11 +35,14 @@ def list_replans(request: Request, caller: PageReader, cursor: Cursor = None) ->
     """Batches, newest first, and how many plans are stale now."""
     batches = ReplanRepository(request.app.state.engine, caller.tenant)
     rows, more = page_of(batches.page(before=before_of(_BATCHES, cursor), limit=PAGE + 1), PAGE)
-    body = f"<h1>Re-plans</h1>{_start_form(request, caller)}"
-    body += replans_table(batches, rows) if rows else "<p>None has been started.</p>"
-    if more:
-        body += following("/replans", "Older re-plans", {"cursor": cursor_of(_BATCHES, rows[-1].row)})
-    return page("Re-plans", body, signed_in=COOKIE in request.cookies)
+    return render(
+        request,
+        "replans.html",
+        stale=_stale(request, caller),
+        may_start=caller.may(Scope.CLUSTERS_WRITE),
+        rows=replans_rows(batches, rows),
+        more=following("/replans", "Older re-plans", cursor_of(_BATCHES, rows[-1].row) if more else None),
+    )
 
 
 @router.post("/replans")
@@ -69,16 +71,25 @@ def show_replan(
     found = batches.items(batch.id, outcome or None, after=before_of(_ITEMS, cursor), limit=PAGE + 1)
     rows, more = page_of(found, PAGE)
     is_running = batch.status == RUNNING
-    body = f"<h1>Re-plan: {html_text(batch.cause)}</h1>{_progress(batch, totals)}"
-    if is_running and caller.may(Scope.CLUSTERS_WRITE):
-        body += f'<form method="post" action="/replans/{html_text(batch.id)}/cancel"><p><button>Cancel it</button></p></form>'
-    body += _outcome_form(batch, outcome)
-    body += _items_table(rows) if rows else "<p>No plan is in it.</p>" if not sum(totals.counts.values()) else "<p>None.</p>"
-    if more:
-        given = {"cursor": cursor_of(_ITEMS, rows[-1].id), "outcome": outcome or None}
-        body += following(f"/replans/{batch.id}", "More plans", given)
-    again = LOOK_AGAIN_S if is_running else None
-    return page("Re-plan", body, refresh_s=again, signed_in=COOKIE in request.cookies)
+    every = sum(totals.counts.values())
+    done = every - totals.counts.get(Outcome.WAITING, 0)
+    named = ", ".join(f"{number:,} {outcome.value}" for outcome, number in totals.counts.items() if number)
+    next_items = cursor_of(_ITEMS, rows[-1].id) if more else None
+    return render(
+        request,
+        "replan.html",
+        refresh_s=LOOK_AGAIN_S if is_running else None,
+        batch=batch,
+        every=every,
+        done=done,
+        progress=f"{done:,} of {counted(every, 'plan')}. {named}",
+        facts=_facts(batch, totals),
+        may_cancel=is_running and caller.may(Scope.CLUSTERS_WRITE),
+        outcome=outcome,
+        outcomes=[("", "all"), *((each.value, each.value) for each in Outcome)],
+        rows=[_row(item) for item in rows],
+        more=following(f"/replans/{batch.id}", "More plans", next_items, outcome=outcome or None),
+    )
 
 
 @router.post("/replans/{replan_id}/cancel")
@@ -90,86 +101,60 @@ async def cancel_replan(request: Request, caller: PageClusterWriter, replan_id: 
     return RedirectResponse(f"/replans/{batch.id}", 303, HEADERS)
 
 
-def replans_table(batches: ReplanRepository, rows: Sequence[Replan]) -> str:
-    """Return batches as a table, with what became of their plans."""
-    shown = []
+def replans_rows(batches: ReplanRepository, rows: Sequence[Replan]) -> list[tuple[Words, ...]]:
+    """Return the rows of a table of batches, with what became of their plans."""
+    shown: list[tuple[Words, ...]] = []
     for batch in rows:
         counts = {outcome: number for outcome, number in batches.totals(batch.id).counts.items() if number}
         became = ", ".join(f"{number:,} {outcome.value}" for outcome, number in counts.items()) or "nothing was stale"
-        place = link(f"/replans/{batch.id}", moment(batch.created_at))
-        shown.append((place, html_text(batch.cause), html_text(batch.cluster or ""), batch.status, became))
-    return plain_table("Re-plans", ("started (UTC)", "because", "cluster", "state", "plans"), shown)
+        place = Link(f"/replans/{batch.id}", moment(batch.created_at))
+        shown.append((place, batch.cause, batch.cluster or "", batch.status, became))
+    return shown
 
 
-def _start_form(request: Request, caller: Principal) -> str:
+def _stale(request: Request, caller: Principal) -> str:
     service: ReplanService = request.app.state.replans
     stale = service.preview(caller, QuestionFilter())
-    said = (
+    return (
         f"{counted(stale.questions, 'question has', 'questions have')} a stale plan"
         + (f"; {stale.stored:,} of the {counted(stale.plans, 'plan')} wanted are stored already" if stale.plans else "")
         + (f"; {stale.unusable:,} can't be planned any more" if stale.unusable else "")
     )
-    if not caller.may(Scope.CLUSTERS_WRITE):
-        return f"<p>{html_text(said)}.</p>"
+
+
+def _facts(batch: Replan, totals: Totals) -> list[tuple[str, str]]:
+    return [
+        ("cluster", batch.cluster or ""),
+        ("version", "" if batch.version is None else str(batch.version)),
+        ("started", f"{moment(batch.created_at)} UTC"),
+        ("ended", "" if batch.finished_at is None else f"{moment(batch.finished_at)} UTC"),
+        ("bytes that move", gib(totals.switch_bytes) if totals.switch_bytes else ""),
+        ("webhook", batch.webhook_status or ""),
+    ]
+
+
+def _row(item: ReplanItem) -> tuple[Words, ...]:
+    both: Words = ""
+    if item.old_plan and item.digest and item.outcome in (Outcome.BETTER, Outcome.WORSE, Outcome.UNCHANGED):
+        both = Link(f"/diff?{urlencode({'old': item.old_plan, 'new': item.digest})}", "compare")
+    change = ""
+    if item.old_value and item.new_value is not None:
+        off = item.new_value / item.old_value - 1
+        change = f"{'+' if off >= 0 else '-'}{percent(abs(off))}"
     return (
-        f'<p>{html_text(said)}.</p><form method="post" action="/replans"><div class="fields">'
-        f"{field('cluster', 'Only of this cluster')}{field('model', 'Only of this registered model')}"
-        f"{field('calibration', 'Only with the calibration of this device')}</div>"
-        "<p><button>Plan what is stale again</button></p></form>"
+        item.model or "",
+        item.outcome,
+        change,
+        "" if item.old_plan is None else Link(f"/plans/{item.old_plan}", "old"),
+        _new_plan(item),
+        both,
+        "" if item.switch_bytes is None else gib(item.switch_bytes),
+        "" if item.switch_s is None else seconds(item.switch_s),
+        item.reason or "",
     )
 
 
-def _outcome_form(batch: Replan, outcome: Outcome | str | None) -> str:
-    options = [("", "all"), *((each.value, each.value) for each in Outcome)]
-    return (
-        f'<form method="get" action="/replans/{html_text(batch.id)}">'
-        f"{choice('outcome', 'Outcome', options, outcome or '')} <p><button>Show</button></p></form>"
-    )
-
-
-def _progress(batch: Replan, totals: Totals) -> str:
-    every = sum(totals.counts.values())
-    waiting = totals.counts.get(Outcome.WAITING, 0)
-    done = every - waiting
-    named = ", ".join(f"{number:,} {outcome.value}" for outcome, number in totals.counts.items() if number)
-    state = f"<strong>{html_text(batch.status)}</strong>: {done:,} of {counted(every, 'plan')}"
-    return (
-        f'<progress value="{done}" max="{max(every, 1)}" aria-label="plans made again"></progress>'
-        + f'<p role="status">{state}. {html_text(named)}</p>'
-        + terms(
-            [
-                ("cluster", html_text(batch.cluster or "")),
-                ("version", "" if batch.version is None else str(batch.version)),
-                ("started", f"{moment(batch.created_at)} UTC"),
-                ("ended", "" if batch.finished_at is None else f"{moment(batch.finished_at)} UTC"),
-                ("bytes that move", gib(totals.switch_bytes) if totals.switch_bytes else ""),
-                ("webhook", html_text(batch.webhook_status or "")),
-            ]
-        )
-    )
-
-
-def _items_table(items: Sequence[ReplanItem]) -> str:
-    rows = []
-    for item in items:
-        old = "" if item.old_plan is None else link(f"/plans/{item.old_plan}", "old")
-        new = _new_plan(item)
-        both = ""
-        if item.old_plan and item.digest and item.outcome in (Outcome.BETTER, Outcome.WORSE, Outcome.UNCHANGED):
-            both = link(f"/diff?{urlencode({'old': item.old_plan, 'new': item.digest})}", "compare")
-        change = ""
-        if item.old_value and item.new_value is not None:
-            off = item.new_value / item.old_value - 1
-            change = f"{'+' if off >= 0 else '-'}{percent(abs(off))}"
-        moved = "" if item.switch_bytes is None else gib(item.switch_bytes)
-        takes = "" if item.switch_s is None else seconds(item.switch_s)
-        why = html_text(item.reason or "")
-        rows.append((html_text(item.model or ""), item.outcome, change, old, new, both, moved, takes, why))
-    heads = ("model", "outcome", "objective", "was", "is", "", "moves", "in at least", "why")
-    return plain_table("Plans of the re-plan", heads, rows)
-
-
-def _new_plan(item: ReplanItem) -> str:
+def _new_plan(item: ReplanItem) -> Words:
     if item.outcome == Outcome.WAITING:
-        return "" if item.job is None else link(f"/jobs/{item.job}", "its job")
-    return link(f"/plans/{item.digest}", "new") if item.digest else ""
+        return "" if item.job is None else Link(f"/jobs/{item.job}", "its job")
+    return Link(f"/plans/{item.digest}", "new") if item.digest else ""

@@ -19,18 +19,16 @@ from fastapi.routing import APIRoute
 
 from meshwright.app.base.errors import AuthenticationError, BodyTooLargeError, ForbiddenError, SlowBodyError
 from meshwright.app.base.figures import significant
-from meshwright.app.base.quoting import html_text
 from meshwright.app.edge.bodies import IDLE_BODY_S
 from meshwright.app.edge.problems import problem_of
 from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.app.store.plans import PlanFilter, PlanStore, PlanSummary
 from meshwright.app.store.principal import Principal, Scope
 from meshwright.app.web.gate import RequestGate
-from meshwright.app.web.pages.layout import HEADERS, moment, page
+from meshwright.app.web.pages.layout import COOKIE, HEADERS, moment, render
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import AnsweredRequest
 
-COOKIE = "meshwright_key"
 MAX_FORM_BYTES = 16 * 1024
 """Many times what the fields of the builder hold."""
 
@@ -53,7 +51,7 @@ class PageRoute(APIRoute):
                     response.delete_cookie(COOKIE)
                 return response
             except RequestValidationError:
-                return page("Not found", "<h1>There is no such page</h1>", status=404)
+                return render(None, "not_found.html", status=404)
             except MeshwrightError as error:
                 return error_page(error)
 
@@ -63,12 +61,9 @@ class PageRoute(APIRoute):
 def error_page(error: MeshwrightError) -> Response:
     """Return the page of an error: what was given, what is allowed, what to do."""
     problem = problem_of(error)
-    lines = [f"<p>{html_text(str(problem.get('detail') or ''))}</p>"]
-    for fault in problem.get("errors") or ():
-        told = "; ".join(f"{name}: {value}" for name, value in fault.items() if value)
-        lines.append(f"<p>{html_text(told)}</p>")
-    body = f'<div class="bad" role="alert"><h1>{html_text(str(problem["title"]))}</h1>{"".join(lines)}</div>'
-    return page(str(problem["title"]), body, status=int(problem["status"]))
+    faults = ("; ".join(f"{name}: {value}" for name, value in fault.items() if value) for fault in problem.get("errors") or ())
+    lines = [str(problem.get("detail") or ""), *faults]
+    return render(None, "error.html", status=int(problem["status"]), title=str(problem["title"]), lines=lines)
 
 
 def page_caller(scope: Scope) -> Callable[[Request], Awaitable[Principal]]:

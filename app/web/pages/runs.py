@@ -9,14 +9,13 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from meshwright.app.base.figures import DURATION, RATE, SIZE, Quantity, gib, percent, read_quantity, seconds, significant
-from meshwright.app.base.quoting import html_text
+from meshwright.app.base.templates import Link, Words
 from meshwright.app.edge.lists import PRINTABLE, Cursor, NameFilter, before_of, cursor_of, page_of
-from meshwright.app.pictures.page import plain_table
 from meshwright.app.service.replans import ReplanOptions, ReplanPolicy
 from meshwright.app.service.runs import RunService
 from meshwright.app.store.runs import FIGURES_OF, RunFilter, RunOutcome, RunRepository
-from meshwright.app.web.pages.layout import HEADERS, alert, choice, field, following, link, moment, page, tick
-from meshwright.app.web.pages.routes import COOKIE, SHORT_DIGEST, PageReader, PageRoute, PageRunWriter, form_of, stored_plan
+from meshwright.app.web.pages.layout import HEADERS, following, moment, render
+from meshwright.app.web.pages.routes import SHORT_DIGEST, PageReader, PageRoute, PageRunWriter, form_of, stored_plan
 from meshwright.app.web.schemas import RunItem, run_item
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
@@ -52,12 +51,14 @@ def list_runs(
     wanted = RunFilter(model=model or None, plan=plan or None)
     found = RunRepository(request.app.state.engine, caller.tenant)
     rows, more = page_of(found.page(wanted, before=before_of(_CURSOR, cursor), limit=PAGE + 1), PAGE)
-    about = "" if plan is None else f"<p>Of {link(f'/plans/{plan}', f'plan {plan[:SHORT_DIGEST]}')} alone.</p>"
-    shown = runs_table([run_item(row) for row in rows]) if rows else "<p>No run is stored. A plan's page has the form.</p>"
-    older = ""
-    if more:
-        older = following("/runs", "Older runs", {"cursor": cursor_of(_CURSOR, rows[-1].id), "model": model, "plan": plan})
-    return page("Runs", f"<h1>Measured runs</h1>{about}{shown}{older}", signed_in=COOKIE in request.cookies)
+    older = cursor_of(_CURSOR, rows[-1].id) if more else None
+    return render(
+        request,
+        "runs.html",
+        plan=None if plan is None else Link(f"/plans/{plan}", f"plan {plan[:SHORT_DIGEST]}"),
+        rows=runs_rows([run_item(row) for row in rows]),
+        more=following("/runs", "Older runs", older, model=model, plan=plan),
+    )
 
 
 @router.get("/plans/{digest}/run")
@@ -97,33 +98,28 @@ def _form(
     request: Request, answered: AnsweredRequest, given: dict[str, str], error: InvalidInputError | None = None
 ) -> Response:
     plan = answered.plan
-    figures = "".join(
-        field(name, _FIGURES[name][0], value=given.get(name, ""), hint=_FIGURES[name][2]) for name in FIGURES_OF[plan.kind]
+    return render(
+        request,
+        "run.html",
+        status=200 if error is None else 422,
+        plan=Link(f"/plans/{plan.digest}", plan.model),
+        digest=plan.digest,
+        problem=None if error is None else str(error),
+        outcomes=_OUTCOMES,
+        figures=[(name, _FIGURES[name][0], _FIGURES[name][2]) for name in FIGURES_OF[plan.kind]],
+        given=given,
     )
-    body = (
-        f"<h1>Report a run of {link(f'/plans/{plan.digest}', plan.model)}</h1>{'' if error is None else alert(str(error))}"
-        f'<form method="post" action="/plans/{html_text(plan.digest)}/run">'
-        f"{choice('outcome', 'How it ended', _OUTCOMES, given.get('outcome'))}"
-        f'<div class="fields">{figures}</div><div class="fields">'
-        f"{field('software', 'Versions that it ran with', value=given.get('software', ''), hint='torch 2.9, NCCL 2.28')}"
-        f"{field('label', 'Words that tell equal runs apart', value=given.get('label', ''), hint='job 811')}</div>"
-        f"{tick('replan', 'Plan again what this makes stale', on='replan' in given)}"
-        "<p><button>Store the run</button></p></form>"
-        '<p class="quiet">Leave out what was not measured. What runs on this hardware tell corrects the plans that are made '
-        "next.</p>"
-    )
-    return page("Report a run", body, status=200 if error is None else 422, signed_in=COOKIE in request.cookies)
 
 
-def runs_table(items: list[RunItem]) -> str:
-    """Return measured runs as a table, each figure beside what was predicted."""
-    rows = []
+def runs_rows(items: list[RunItem]) -> list[tuple[Words, ...]]:
+    """Return the rows of a table of measured runs, each figure beside what was predicted."""
+    rows: list[tuple[Words, ...]] = []
     for item in items:
         figures = [f"{name}: {_beside(name, value, item.predicted.get(name))}" for name, value in item.measured.items()]
         told = "ran out of memory" if item.outcome is RunOutcome.OUT_OF_MEMORY else "; ".join(figures)
-        of_plan = link(f"/plans/{item.plan}", item.plan[:SHORT_DIGEST])
-        rows.append((moment(item.created_at), html_text(item.model), of_plan, html_text(told), html_text(item.label)))
-    return plain_table("Runs", ("reported (UTC)", "model", "plan", "measured", "label"), rows)
+        of_plan = Link(f"/plans/{item.plan}", item.plan[:SHORT_DIGEST])
+        rows.append((moment(item.created_at), item.model, of_plan, told, item.label))
+    return rows
 
 
 def _beside(name: str, measured: float, predicted: float | None) -> str:

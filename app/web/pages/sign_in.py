@@ -6,10 +6,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from meshwright.app.base.errors import AuthenticationError
-from meshwright.app.base.quoting import html_text
 from meshwright.app.web.gate import RequestGate
-from meshwright.app.web.pages.layout import HEADERS, STYLE_SHEET, page
-from meshwright.app.web.pages.routes import COOKIE, PageRoute, form_of
+from meshwright.app.web.pages.layout import COOKIE, HEADERS, STYLE_SHEET, render
+from meshwright.app.web.pages.routes import PageRoute, form_of
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -23,7 +22,7 @@ def style_sheet() -> Response:
 @router.get("/sign-in")
 def ask_for_key() -> Response:
     """The form that asks for a key."""
-    return _form()
+    return render(None, "sign_in.html", problem=None)
 
 
 @router.post("/sign-in")
@@ -34,7 +33,7 @@ async def sign_in(request: Request) -> Response:
     try:
         await gate.admit(request, shown=f"Bearer {key}")
     except AuthenticationError as error:
-        return _form(str(error), status=401)
+        return render(None, "sign_in.html", status=401, problem=str(error))
     response = RedirectResponse("/", 303, HEADERS)
     response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/")
     return response
@@ -47,16 +46,3 @@ async def sign_out(request: Request) -> Response:
     response = RedirectResponse("/sign-in", 303, HEADERS)
     response.delete_cookie(COOKIE, path="/")
     return response
-
-
-def _form(problem: str | None = None, *, status: int = 200) -> Response:
-    said = "" if problem is None else f'<p class="bad" role="alert">{html_text(problem)}</p>'
-    return page(
-        "Sign in",
-        f"<h1>Sign in</h1>{said}"
-        '<form method="post" action="/sign-in"><label for="key">API key</label>'
-        '<input id="key" name="key" type="password" autocomplete="current-password" required autofocus> '
-        "<button>Sign in</button></form>"
-        '<p class="quiet">A key is made with <code>meshwright keys create</code>.</p>',
-        status=status,
-    )

@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
+from meshwright.app.base.templates import Link
 from meshwright.app.pictures.asked import part_of_step
-from meshwright.app.pictures.page import scrolled
 from meshwright.app.web.children import drawn_by_child
-from meshwright.app.web.pages.layout import link, page
-from meshwright.app.web.pages.routes import COOKIE, PageReader, PageRoute, plan_text
+from meshwright.app.web.pages.layout import render
+from meshwright.app.web.pages.routes import PageReader, PageRoute, plan_text
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -38,12 +38,13 @@ async def show_step(request: Request, caller: PageReader, digest: str, start: Sh
         ("beginning", 0.0, width),
         ("end", 1.0 - width, width),
     )
-    shown = " · ".join(link(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways)
-    body = (
-        f"<h1>One step of {link(f'/plans/{digest}', drawn['model'])}</h1>"
-        f"<p>{shown}</p>{scrolled('One step', 'wide')}{drawn['svg']}</div>"
+    return render(
+        request,
+        "step.html",
+        plan=Link(f"/plans/{digest}", drawn["model"]),
+        ways=[Link(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways],
+        drawing=drawn["svg"],
     )
-    return page("One step", body, signed_in=COOKIE in request.cookies)
 
 
 def _query(start: float, width: float) -> str:
