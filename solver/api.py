@@ -12,6 +12,7 @@ from functools import partial
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.costmodels.errors import PlanFileError, PlanRejectedError, WorkloadError
 from meshwright.solver.answer.cluster_time import confident_factor, in_cluster_time, in_model_time, law_of
+from meshwright.solver.answer.layouts import Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats
 from meshwright.solver.answer.reason import unfinished_search
@@ -30,6 +31,8 @@ from meshwright.solver.serving.changes import (
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
 from meshwright.solver.serving.planning import infeasible_serving
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
+from meshwright.solver.serving.workers.given import CacheRoom
+from meshwright.solver.serving.workers.given import cache_room as room_of_workers
 from meshwright.solver.suggestions import SERVING_WORK, TRAINING_WORK, solved_suggestions, surer_suggestions
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
@@ -188,6 +191,12 @@ def predict(request: PlanRequest, plan: Plan) -> Plan:
         if isinstance(asked, TrainingRequest):
             return _told(predict_training(asked, plan), request)
         return predict_serving(asked, plan)
+
+
+def cache_room(request: ServingRequest, workers: Workers) -> CacheRoom:
+    """Return the room for caches of a serving plan's workers, whatever their load; raises PlanFileError for no such layout."""
+    with calibrations_in_force(request.calibrations):
+        return room_of_workers(request, workers)
 
 
 def explain_serving(request: ServingRequest, plan: Plan, name: str) -> tuple[LayoutExplanation, ...]:

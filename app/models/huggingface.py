@@ -224,8 +224,36 @@ def read_hyperparameters(document: Mapping[str, Any]) -> Hyperparameters | None:
         rotary_scaling=_scaling(document, rotary),
         norm_epsilon=_number(document, _EPSILONS),
         router=_router(document),
+        positions=_positions(document, rotary),
     )
     return None if read == Hyperparameters() else read
+
+
+_LENGTHS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
+    *("max_sequence_length", "max_seq_length", "seq_len", "max_target_positions"),
+)
+"""Fields that say the longest sequence (vLLM, _get_and_verify_max_len); the shortest of them holds."""
+_STRETCHED = frozenset({"longrope", "su", "llama3", "mrope", "default", "proportional"})
+"""Rules of rotary positions whose file states the stretched length itself (the same function)."""
+
+
+def _positions(document: Mapping[str, Any], rotary: Mapping[str, Any]) -> int | None:
+    """Return the tokens of the longest sequence as vLLM derives them; None where the file says nothing of it."""
+    said = [value for name in _LENGTHS if isinstance(value := document.get(name), int) and value > 0]
+    if not said:
+        return None
+    scaling = document.get("rope_scaling") if rotary is document else rotary
+    if not isinstance(scaling, Mapping):
+        return min(said)
+    kind = scaling.get("rope_type", scaling.get("type"))
+    factor = _number(scaling, ("factor",)) or 1.0
+    if not isinstance(kind, str) or kind in _STRETCHED:
+        return min(said)
+    original = scaling.get("original_max_position_embeddings")
+    if kind == "yarn" and isinstance(original, int) and original > 0:
+        return int(original * factor)
+    return int(min(said) * factor)
 
 
 def _rotary(document: Mapping[str, Any]) -> Mapping[str, Any]:

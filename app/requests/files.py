@@ -35,6 +35,10 @@ class FilesBeside:
         what = f"file {path}"
         return parse_document(_read(self._folder / path, what), what=what, non_finite=NonFinite.AS_TEXT)
 
+    def has(self, name: str) -> bool:
+        """Return True if there is a file or folder of that name."""
+        return (self._folder / name).exists()
+
     def read_config(self, name: str) -> tuple[object, str]:
         """The parsed Hugging Face config of a file, of a checkpoint's folder, or of a Hub id in the local cache, and the
         model's name; raises InvalidInputError."""

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from meshwright.app.models.catalog.copies import copy_of
 from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES, catalogue_name_of, id_as_written
 from meshwright.costmodels.errors import InvalidInputError, ModelError
 from meshwright.costmodels.names import did_you_mean, nearest_name
@@ -23,7 +24,7 @@ def model_of_words(text: str) -> dict[str, str]:
         return named
     if _exists(text):
         return {"graph" if _is_graph(Path(text)) else "huggingface": text}
-    if is_model_id(text):
+    if is_model_id(text) or copy_of(text) is not None:
         return {"huggingface": text}
     raise ModelError(
         "there is no such model, folder or file",
@@ -38,7 +39,7 @@ def model_of_catalogue(text: str) -> dict[str, str]:
 
     Raises ModelError with the nearest name.
     """
-    named = _of_catalogue(text)
+    named = _of_catalogue(text) or (None if copy_of(text) is None else {"huggingface": text})
     if named is None:
         raise ModelError(
             "the catalogue has no such model",
@@ -55,7 +56,9 @@ def _of_catalogue(text: str) -> dict[str, str] | None:
     catalogue = {name.casefold(): name for name in model_names()}
     if text.casefold() in catalogue:
         return {"catalog": catalogue[text.casefold()]}
-    return None if catalogue_name_of(text) is None else {"huggingface": id_as_written(text)}
+    if catalogue_name_of(text) is not None:
+        return {"huggingface": id_as_written(text)}
+    return None
 
 
 def _known_names() -> tuple[str, ...]:

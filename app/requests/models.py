@@ -7,7 +7,13 @@ from typing import Any, Protocol
 
 from meshwright.app.base.errors import faults_at
 from meshwright.app.base.records import read_record
-from meshwright.app.models.catalog.huggingface_ids import OTHER_FORMATS, OTHER_HYPERPARAMETERS, catalogue_name_of, id_as_written
+from meshwright.app.models.catalog.copies import SIZES_OF, Copy, Wide, copy_of
+from meshwright.app.models.catalog.huggingface_ids import (
+    OTHER_HYPERPARAMETERS,
+    OTHER_POSITIONS,
+    catalogue_name_of,
+    id_as_written,
+)
 from meshwright.app.models.checkpoint import FIELD as CHECKPOINT_FORMAT
 from meshwright.app.requests.document import REGISTERED, ModelSource
 from meshwright.app.requests.limits import Entry, check_values
@@ -15,6 +21,7 @@ from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, ModelError
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.hyperparameters import Hyperparameters
 
 # Where requests find what is registered under the names that they give.
 
@@ -73,6 +80,10 @@ class ModelFiles(Protocol):
         """The parsed Hugging Face config of a path or Hub id, and the model's name; raises InvalidInputError."""
         ...
 
+    def has(self, name: str) -> bool:
+        """Return True if there is a file or folder of that name, whatever is in it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
@@ -109,16 +120,34 @@ def _inline_config(source: ModelSource, files: ModelFiles) -> ReadModel:
 
 def _config_file(source: ModelSource, files: ModelFiles) -> ReadModel:
     given = str(source.huggingface)
-    known = catalogue_name_of(given)
-    if known is not None:
-        read, name = _of_catalogue(known), id_as_written(given)
-        stored = {CHECKPOINT_FORMAT: OTHER_FORMATS[name]} if name in OTHER_FORMATS else {}
-        graph = replace(read.graph, name=name)
-        if name in OTHER_HYPERPARAMETERS:
-            graph = replace(graph, hyperparameters=None)
-        return replace(read, graph=graph, config={**(read.config or {}), **stored})
-    document, name = files.read_config(given)
+    if catalogue_name_of(given) is not None:
+        return _by_name(id_as_written(given), copy_of(id_as_written(given)))
+    try:
+        document, name = files.read_config(given)
+    except ModelError:
+        copy = copy_of(given)
+        if copy is None or files.has(given):
+            raise
+        return _by_name(given, copy)
     return _read_config(document, name=name, assume_decoder=source.assume_decoder)
+
+
+def _by_name(given: str, copy: Copy | None) -> ReadModel:
+    """The catalogue model that a name means, under that name, its weights stored as the name says."""
+    assert copy is not None, "an id of the catalogue is known by its name"
+    read = _of_catalogue(copy.name)
+    config = dict(read.config or {})
+    if copy.stored is Wide.WIDE:
+        config.pop(CHECKPOINT_FORMAT, None)
+    elif copy.stored is not None:
+        config[CHECKPOINT_FORMAT] = dict(copy.stored)
+    graph = replace(read.graph, name=given if copy.is_sure else f"{given}{SIZES_OF.format(copy.name)}")
+    if not copy.is_sure:
+        graph = replace(graph, hyperparameters=None)
+    elif copy.listed in OTHER_HYPERPARAMETERS:
+        positions = OTHER_POSITIONS.get(str(copy.listed))
+        graph = replace(graph, hyperparameters=None if positions is None else Hyperparameters(positions=positions))
+    return replace(read, graph=graph, config=config)
 
 
 def _read_config(document: object, *, name: str, assume_decoder: bool) -> ReadModel:

@@ -56,6 +56,10 @@ class Files(Protocol):
         """The parsed Hugging Face config of a path or Hub id, and the model's name; raises InvalidInputError."""
         ...
 
+    def has(self, name: str) -> bool:
+        """Return True if there is a file or folder of that name."""
+        ...
+
     def read_text(self, path: str) -> str:
         """The text of the file at a path; raises InvalidInputError."""
         ...
@@ -80,6 +84,10 @@ class NoFiles:
     def read_config(self, name: str) -> tuple[object, str]:
         """Always refuses."""
         return self.read(name), name
+
+    def has(self, name: str) -> bool:
+        """There are none."""
+        return False
 
     def read_text(self, path: str) -> str:
         """Always refuses."""
@@ -172,6 +180,11 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["model"].get("hyperparameters", True) is None:
         # Graphs from before hyperparameters keep theirs.
         del whole["model"]["hyperparameters"]
+    elif whole["model"].get("hyperparameters", {}).get("positions", True) is None:
+        del whole["model"]["hyperparameters"]["positions"]
+    if whole["search"].get("memory_share", True) is None:
+        # Requests from before shares of memory keep theirs.
+        del whole["search"]["memory_share"]
     for group in whole["cluster"]["groups"]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.

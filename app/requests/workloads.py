@@ -84,6 +84,9 @@ def _with_lengths(source: TraceTimes, prompt: Length | None, output: Length | No
 
 def _formats(source: ServingSource, config: Mapping[str, Any] | None, devices: Iterable[Device]) -> dict[str, Any]:
     """Return precision, weights and what is quantised: as the workload says, else as the checkpoint has them."""
+    devices = tuple(devices)
+    # Devices before Ampere have no bf16: engines fall back to fp16 by themselves (vLLM, --dtype auto).
+    working = UNQUANTISED if all(UNQUANTISED in device.peak_flops for device in devices) else DType.FP16
     if source.precision is None and source.weights is None and source.quantised is None and config is not None:
         try:
             stored = checkpoint_format(config)
@@ -92,9 +95,10 @@ def _formats(source: ServingSource, config: Mapping[str, Any] | None, devices: I
         except InvalidInputError as error:
             raise at_field(error, "precision") from None
         if stored is not None:
-            return {"precision": stored.precision, "weights": stored.weights, "quantised": stored.quantised}
+            precision = working if stored.precision is UNQUANTISED else stored.precision
+            return {"precision": precision, "weights": stored.weights, "quantised": stored.quantised}
     return {
-        "precision": source.precision or UNQUANTISED,
+        "precision": source.precision or working,
         "weights": source.weights,
         "quantised": source.quantised or Quantised.PROJECTIONS,
     }

@@ -10,9 +10,8 @@ from meshwright.app.base.records import read_record
 from meshwright.app.base.solving import predict_here
 from meshwright.app.launching.exporters.launch import export_document, launch
 from meshwright.app.launching.exporters.schedulers import Scheduler, job_file
-from meshwright.app.models.catalog import model_names
-from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES, catalogue_name_in_words
 from meshwright.app.requests.limits import check_values
+from meshwright.app.requests.model_words import model_of_catalogue
 from meshwright.app.requests.one_line import OneLine
 from meshwright.app.requests.plan_documents import answer_document, read_plan, read_plan_document
 from meshwright.app.requests.resolve import NoFiles, resolve_request
@@ -21,8 +20,7 @@ from meshwright.app.service.explaining.document import explanation_document
 from meshwright.app.service.explaining.explain import asked_of, explained
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.load import simulation_document
-from meshwright.costmodels.errors import InvalidInputError, ModelError
-from meshwright.costmodels.names import did_you_mean
+from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.api import simulate
 from meshwright.solver.problem.request import PlanRequest
@@ -56,7 +54,7 @@ def explanation(document: Document) -> dict[str, Any]:
             line,
             lambda request: resolve_request(request, files=NoFiles()),
             LaunchFiles(asked.files),
-            lambda name: own or _of_catalogue(name),
+            lambda name: own or dict(model_of_catalogue(name)),
         )
     )
     return explanation_document(found)
@@ -71,19 +69,6 @@ def new_explanation(document: Document) -> NewExplanation:
 
 def _text(value: float | None) -> str | None:
     return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _of_catalogue(name: str) -> dict[str, Any]:
-    """The model of a request by its name in the catalogue or on the Hub; raises ModelError for others."""
-    known = catalogue_name_in_words(name, model_names())
-    if known is not None:
-        return {"catalog": known}
-    raise ModelError(
-        "the catalogue has no such model",
-        given=name,
-        allowed="a model of GET /v1/models, by its name or its id on the Hugging Face Hub",
-        remedy=did_you_mean(name, (*model_names(), *CATALOGUE_NAMES), otherwise="give its config.json as 'config'"),
-    )
 
 
 def prediction(document: Document) -> dict[str, Any]:

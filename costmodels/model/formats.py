@@ -91,8 +91,8 @@ class WeightFormat(StrEnum):
     def computed_in(self, device: Device) -> DType:
         """Format that the device multiplies in: the narrowest it has of those that engines run for this storage.
 
-        4-bit floats compute as such on Blackwell and are widened to 16 bits in the kernel elsewhere (Marlin); integers are
-        always widened (weight-only quantisation).
+        4-bit floats compute as such on Blackwell, 8-bit ones from Ada and Hopper on; elsewhere both are widened to 16 bits in
+        the kernel (Marlin, from Ampere on). Integers are always widened (weight-only quantisation).
         """
         return next((dtype for dtype in _COMPUTED_IN[self] if dtype in device.peak_flops), _COMPUTED_IN[self][-1])
 
@@ -111,10 +111,10 @@ _SIZE_BYTES = {
 _COMPUTED_IN = {
     WeightFormat.BF16: (DType.BF16,),
     WeightFormat.FP16: (DType.FP16,),
-    WeightFormat.FP8: (DType.FP8,),
-    WeightFormat.FP8_BLOCK: (DType.FP8,),
+    WeightFormat.FP8: (DType.FP8, DType.BF16),
+    WeightFormat.FP8_BLOCK: (DType.FP8, DType.BF16),
     WeightFormat.NVFP4: (DType.FP4, DType.BF16),
     WeightFormat.MXFP4: (DType.FP4, DType.BF16),
-    WeightFormat.INT8: (DType.BF16,),
-    WeightFormat.INT4: (DType.BF16,),
+    WeightFormat.INT8: (DType.BF16, DType.FP16),
+    WeightFormat.INT4: (DType.BF16, DType.FP16),
 }

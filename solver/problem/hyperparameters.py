@@ -75,6 +75,7 @@ class Hyperparameters:
     rotary_scaling   rule for longer sequences
     norm_epsilon     what norms add to the variance
     router           rule of the router
+    positions        tokens of the longest sequence, prompt and answer; engines take no longer one unless they are told to
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -84,3 +85,4 @@ class Hyperparameters:
     rotary_scaling: RotaryScaling | None = None
     norm_epsilon: PositiveFloat | None = None
     router: RouterRule | None = None
+    positions: PositiveInt | None = None

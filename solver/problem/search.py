@@ -175,6 +175,7 @@ class Search:
     stage_degrees                whether stages may differ in degrees, shardings and places of state
     batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
     risk                         chance that a training plan may run out of memory when it is started
+    memory_share                 share of a device's memory that a serving engine may fill; None: the engine's own
     price_risk                   another chance, at which the plan is solved too, to say what the risk costs; None: not solved
     improvements                 whether changes of the request are solved that would make its plan better
     max_candidates               stop after this many outer candidates (deterministic on any machine)
@@ -384,6 +385,7 @@ class Search:
         opening("stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.STAGES),
     ] = StageDegrees.SAME
     risk: Annotated[Risk, setting("risk", TRAINING, said=Said.BY_FORM)] = DEFAULT_RISK
+    memory_share: Annotated[Fraction | None, setting("memory_share", SERVING, said=Said.NOT_OF_THE_SPACE)] = None
     price_risk: Annotated[Risk | None, setting("price_risk", TRAINING, said=Said.NOT_OF_THE_SPACE)] = None
     improvements: Annotated[Improvements, setting("improvements", said=Said.NOT_OF_THE_SPACE)] = Improvements.UNASKED
     max_candidates: Annotated[PositiveInt | None, setting("max_candidates", said=Said.NOT_OF_THE_SPACE)] = None

@@ -3,26 +3,34 @@ stage."""
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import replace
 
 from meshwright.app.launching.exporters.shape import is_layer
+from meshwright.app.models.catalog.copies import hub_id_of
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import HAS_CHECKPOINT, Draft
+from meshwright.costmodels.units import DType
 from meshwright.solver.answer.layouts import Workers
 from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, TraceArrivals
+from meshwright.solver.verify.serving.degrees import kv_bytes_per_token
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 """A name of the Hugging Face Hub: an owner, a slash and a repository (huggingface_hub, validate_repo_id)."""
-_DECODER_OF = " (text decoder)"
-"""Ending that the importer adds to the name of a model of text and images, of which it plans the decoder."""
+_ENDINGS = re.compile(r" \((?:text decoder|assumed decoder|sizes of [^)]*)\)\Z")
+"""Endings that say how a model was read: as the decoder of one of text and images, with the sizes of another."""
 
 
 def checkpoint(model: str) -> str:
-    """The checkpoint that a server is told to load: the Hub's name where the model has one, else a directory of that name."""
-    name = model.removesuffix(_DECODER_OF)
-    return name if _HUB_ID.fullmatch(name) else f"./{model}"
+    """The checkpoint that a server is told to load: as the user names it, by the Hub's name of a catalogue model, else a
+    directory of that name."""
+    name = _ENDINGS.sub("", model)
+    if _HUB_ID.fullmatch(name) or name.startswith(("/", "./", "../")):
+        return name
+    return hub_id_of(name) or f"./{name}"
 
 
 def checkpoint_assumption(model: str) -> str:
@@ -62,6 +70,49 @@ def uneven_layers(workers: Workers, request: ServingRequest, *, launcher: str) -
     if min(counts) == 0:
         raise ExportError(f"{launcher} needs a layer on every pipeline stage", given=list(counts))
     return counts
+
+
+def longest_that_fits(workers: Workers, request: ServingRequest) -> int:
+    """Return the tokens of the longest request that the caches of workers hold, in whole blocks, of a device that is filled to
+    a hundredth of it.
+
+    Every layer is counted as keeping every token: layers with a window keep less.
+    """
+    workload, model = request.workload, request.model
+    blocks = tuple(
+        replace(block, operators=tuple(replace(each, window=None) for each in block.operators)) for block in model.blocks
+    )
+    wide = DType.FP16 if workload.precision is DType.FP16 else DType.BF16
+    whole = replace(
+        request,
+        model=replace(model, blocks=blocks),
+        workload=replace(workload, kv_dtype=workload.kv_dtype or wide),
+    )
+    found = []
+    for stage in workers.stages:
+        device_bytes = min(
+            group.node.device.memory_bytes
+            for devices in stage.devices
+            for group in request.cluster.groups_spanned(devices.first, devices.count)
+        )
+        filled_bytes = math.floor(min(stage.memory.total_bytes / device_bytes, 1.0) * 100) / 100 * device_bytes
+        free_bytes = stage.memory.kv_cache_bytes - (stage.memory.total_bytes - filled_bytes)
+        per_token = kv_bytes_per_token(workers.axes, whole, stage)
+        if per_token:
+            found.append(int(free_bytes / (per_token * BLOCK_TOKENS)) * BLOCK_TOKENS)
+    return min(found, default=UNLIMITED)
+
+
+UNLIMITED = 2**62
+"""Tokens that a model without a cache keeps."""
+BLOCK_TOKENS = 16
+"""Tokens of a cache block (vLLM, --block-size)."""
+
+
+def own_length(request: ServingRequest) -> int | None:
+    """Return the tokens of the longest sequence that the model's file allows; None where it is not known."""
+    stated = request.model.hyperparameters
+    return None if stated is None else stated.positions
 
 
 def longest_request(workload: ServingWorkload) -> int | None:

@@ -10,7 +10,8 @@ from meshwright.app.launching.exporters.export import Engine, Export, ServerGrou
 from meshwright.app.launching.exporters.served import (
     checkpoint,
     checkpoint_assumption,
-    longest_request,
+    longest_that_fits,
+    own_length,
     require_checkpoint,
     require_engine,
     uneven_layers,
@@ -73,7 +74,7 @@ def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Ex
             plan.model, workers, request, together=together, port=PORT, more=_mixed_words(workers.axes, request)
         ),
         inexpressible=lost_in_words(workers.axes, request),
-        assumptions=(*server_assumptions(plan.model, workers.axes, request), *_replica_assumptions(workers, together=together)),
+        assumptions=(*server_assumptions(plan.model, workers, request), *_replica_assumptions(workers, together=together)),
         servers=_servers(plan.model, workers, request, together=together),
     )
 
@@ -136,14 +137,12 @@ def _layout_words(axes: Axes, workload: ServingWorkload) -> list[Words]:
 def _load_words(workers: Workers, request: ServingRequest) -> list[Words]:
     """Limits of a step, memory, formats and drafts."""
     workload = request.workload
-    longest = longest_request(workload)
     # The limits of a server are those of all its attention groups, which share them out evenly.
     groups = workers.axes.attention_dp
     sequences, tokens = (groups * limit for limit in (workers.max_num_seqs, workers.max_num_batched_tokens))
     return [
         flag(SGLANG.name("sequences"), sequences),
         (*flag(SGLANG.name("step_tokens"), tokens), *flag("max-prefill-tokens", workers.max_num_batched_tokens)),
-        *([] if longest is None else [flag(SGLANG.name("longest"), longest)]),
         flag(SGLANG.name("memory_share"), static_share(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
@@ -182,9 +181,9 @@ def lost_in_words(axes: Axes, request: ServingRequest, *, both_phases: bool = Tr
     return tuple(lost)
 
 
-def server_assumptions(model: str, axes: Axes, request: ServingRequest) -> tuple[str, ...]:
+def server_assumptions(model: str, workers: Workers, request: ServingRequest) -> tuple[str, ...]:
     """Return the assumptions of the command of any server."""
-    workload = request.workload
+    axes, workload = workers.axes, request.workload
     said = [checkpoint_assumption(model)]
     if _nodes(axes, request) > 1:
         said.append(
@@ -200,8 +199,9 @@ def server_assumptions(model: str, axes: Axes, request: ServingRequest) -> tuple
             f"--max-running-requests and --chunked-prefill-size are those of all {axes.attention_dp} attention groups, "
             "--max-prefill-tokens is that of each"
         )
-    if longest_request(workload) is None:
-        said.append("lengths have no upper end: --context-length is left at the model's own, which must fit the KV cache")
+    own, fits = own_length(request), longest_that_fits(workers, request)
+    if own is None or own > fits:
+        said.append(f"the KV cache holds a request of {fits:,} tokens: SGLang refuses longer ones, one by one")
     return tuple(said)
 
 
@@ -259,7 +259,8 @@ def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
 
 def _precision_words(workload: ServingWorkload) -> list[Words]:
     words: list[Words] = [flag(SGLANG.name("dtype"), "float16" if workload.precision is DType.FP16 else "bfloat16")]
-    if workload.precision is DType.FP8 and workload.weight_format is WeightFormat.FP8:
+    # Weights that a checkpoint stores so need no flag, and may refuse this one.
+    if workload.precision is DType.FP8 and workload.weights is None and workload.weight_format is WeightFormat.FP8:
         words.append(flag(SGLANG.name("quantization"), "fp8"))
     if workload.kv_dtype is DType.FP8:
         words.append(flag(SGLANG.name("kv_dtype"), "fp8_e4m3"))
@@ -334,7 +335,7 @@ def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
             dict.fromkeys(said for each in (prefill, decode) for said in lost_in_words(each.axes, request, both_phases=False))
         ),
         assumptions=(
-            *dict.fromkeys(said for each in (prefill, decode) for said in server_assumptions(plan.model, each.axes, request)),
+            *dict.fromkeys(said for each in (prefill, decode) for said in server_assumptions(plan.model, each, request)),
             *_pool_assumptions(prefill, decode),
         ),
     )

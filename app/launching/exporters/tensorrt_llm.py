@@ -16,7 +16,8 @@ from meshwright.app.launching.exporters.export import Export, ServerGroup
 from meshwright.app.launching.exporters.served import (
     checkpoint,
     checkpoint_assumption,
-    longest_request,
+    longest_that_fits,
+    own_length,
     require_checkpoint,
     require_engine,
     uneven_layers,
@@ -55,14 +56,14 @@ def export_plan(plan: Plan, request: ServingRequest) -> Export:
     require_engine(request, ServingEngine.TENSORRT_LLM)
     assert isinstance(plan.layout, Replicas), "no other layout is launchable"
     workers = plan.layout.workers
-    axes, workload = workers.axes, request.workload
-    longest = longest_request(workload)
+    axes = workers.axes
+    own, fits = own_length(request), longest_that_fits(workers, request)
     parts = [
         *([("trtllm-llmapi-launch",)] if _nodes(axes, request) > 1 else []),
         ("trtllm-serve", checkpoint(plan.model)),
         (*_flag("tp", axes.tp * axes.attention_dp), *_flag("pp", axes.pp), *(_flag("ep", axes.ep) if axes.ep > 1 else ())),
         (*_flag("sequences", workers.max_num_seqs), *_flag("step_tokens", workers.max_num_batched_tokens)),
-        *([] if longest is None else [dashed("max_seq_len", longest)]),
+        *([] if own is None or own <= fits else [dashed("max_seq_len", fits)]),
         dashed("extra_llm_api_options", CONFIG),
         (*dashed("host", "0.0.0.0"), *dashed("port", PORT)),
     ]
@@ -179,6 +180,7 @@ def _assumptions(model: str, workers: Workers, request: ServingRequest) -> tuple
         said.append("--max_batch_size and --max_num_tokens are those of each attention group")
     if axes.kvp > 1:
         said.append("caches are shared along the sequence (HELIX) by latent attention on Blackwell, in servers that decode")
-    if longest_request(workload) is None:
-        said.append("lengths have no upper end: --max_seq_len is left at the model's own, which must fit the KV cache")
+    if own_length(request) is None:
+        fits = longest_that_fits(workers, request)
+        said.append(f"the model's own length is not known: the KV cache holds a request of {fits:,} tokens (--max_seq_len)")
     return tuple(said)

@@ -12,7 +12,8 @@ from meshwright.app.launching.exporters.export import Engine, Export, ServerGrou
 from meshwright.app.launching.exporters.served import (
     checkpoint,
     checkpoint_assumption,
-    longest_request,
+    longest_that_fits,
+    own_length,
     require_checkpoint,
     require_engine,
     uneven_layers,
@@ -131,7 +132,7 @@ def _load_words(workers: Workers, request: ServingRequest) -> list[Words]:
     workload = request.workload
     return [
         (*flag(VLLM.name("sequences"), workers.max_num_seqs), *flag(VLLM.name("step_tokens"), workers.max_num_batched_tokens)),
-        *_length_words(workload),
+        *_length_words(workers, request),
         flag(VLLM.name("memory_share"), memory_utilisation(workers, request)),
         *_precision_words(workload),
         *_speculative_words(workload),
@@ -210,16 +211,18 @@ def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:
     ]
 
 
-def _length_words(workload: ServingWorkload) -> list[Words]:
-    """The longest request where lengths have an end; a distribution without one is left to the model's own limit."""
-    longest = longest_request(workload)
-    return [] if longest is None else [flag(VLLM.name("longest"), longest)]
+def _length_words(workers: Workers, request: ServingRequest) -> list[Words]:
+    """Nothing where the cache holds a request of the model's own length, else the longest that it holds: vLLM asks for room
+    for one at its start."""
+    own, fits = own_length(request), longest_that_fits(workers, request)
+    return [] if own is None or own <= fits else [flag(VLLM.name("longest"), fits)]
 
 
 def _precision_words(workload: ServingWorkload) -> list[Words]:
     words = []
     match workload.precision:
-        case DType.FP8 if workload.weight_format is WeightFormat.FP8:
+        # Weights that a checkpoint stores so need no flag, and may refuse this one.
+        case DType.FP8 if workload.weights is None and workload.weight_format is WeightFormat.FP8:
             words.append((*flag(VLLM.name("dtype"), "bfloat16"), *flag(VLLM.name("quantization"), "fp8")))
         case DType.FP16:
             words.append(flag(VLLM.name("dtype"), "float16"))
@@ -265,8 +268,12 @@ def server_assumptions(model: str, workers: Workers, request: ServingRequest, *,
         )
     if axes.attention_dp > 1:
         said.append("--max-num-seqs and --max-num-batched-tokens are those of each of the data-parallel ranks")
-    if not _length_words(workload):
-        said.append("lengths have no upper end: --max-model-len is left at the model's own, which must fit the KV cache")
+    if own_length(request) is None:
+        fits = longest_that_fits(workers, request)
+        said.append(
+            f"the model's own length is not known: the KV cache holds a request of {fits:,} tokens; where the model's is "
+            f"longer add --max-model-len {fits}"
+        )
     return tuple(said)
 
 

@@ -32,7 +32,9 @@ CATALOGUE_NAMES: Mapping[str, str] = {
     "meta-llama/Llama-2-70b-chat-hf": "llama-2-70b",
     "meta-llama/Llama-2-70b-hf": "llama-2-70b",
     "meta-llama/Llama-3.1-405B": "llama-3.1-405b",
+    "meta-llama/Llama-3.1-405B-FP8": "llama-3.1-405b",
     "meta-llama/Llama-3.1-405B-Instruct": "llama-3.1-405b",
+    "meta-llama/Llama-3.1-405B-Instruct-FP8": "llama-3.1-405b",
     "meta-llama/Llama-3.1-70B": "llama-3.1-70b",
     "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
     "meta-llama/Llama-3.1-8B": "llama-3.1-8b",
@@ -46,6 +48,14 @@ CATALOGUE_NAMES: Mapping[str, str] = {
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": "llama-4-maverick",
     "meta-llama/Llama-4-Scout-17B-16E": "llama-4-scout",
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama-4-scout",
+    "meta-llama/Meta-Llama-3.1-405B": "llama-3.1-405b",
+    "meta-llama/Meta-Llama-3.1-405B-FP8": "llama-3.1-405b",
+    "meta-llama/Meta-Llama-3.1-405B-Instruct": "llama-3.1-405b",
+    "meta-llama/Meta-Llama-3.1-405B-Instruct-FP8": "llama-3.1-405b",
+    "meta-llama/Meta-Llama-3.1-70B": "llama-3.1-70b",
+    "meta-llama/Meta-Llama-3.1-70B-Instruct": "llama-3.1-70b",
+    "meta-llama/Meta-Llama-3.1-8B": "llama-3.1-8b",
+    "meta-llama/Meta-Llama-3.1-8B-Instruct": "llama-3.1-8b",
     "microsoft/Phi-3-mini-4k-instruct": "phi-3-mini",
     "microsoft/phi-4": "phi-4",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5",
@@ -110,7 +120,17 @@ OTHER_FORMATS: Mapping[str, Mapping[str, Any]] = {
     "moonshotai/Kimi-K2-Thinking": _KIMI_INT4,
     "moonshotai/Kimi-K2.5": _KIMI_INT4,
     # Qwen's own fp8 checkpoints have blocks of 128 x 128, as those of DeepSeek-V3.
-    **{name: {"quant_method": "fp8", "weight_block_size": [128, 128]} for name in CATALOGUE_NAMES if name.endswith("-FP8")},
+    **{
+        name: {"quant_method": "fp8", "weight_block_size": [128, 128]}
+        for name in CATALOGUE_NAMES
+        if name.endswith("-FP8") and not name.startswith("meta-llama/")
+    },
+    # Meta's leave attention in 16 bits, and the first layer and the last.
+    **{
+        name: {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}
+        for name in CATALOGUE_NAMES
+        if name.endswith("-FP8") and name.startswith("meta-llama/")
+    },
 }
 """The ``quantization_config`` of ids whose weights are stored in another format than those of the catalogue's file."""
 
@@ -132,6 +152,18 @@ OTHER_HYPERPARAMETERS = frozenset(
 """Ids with the catalogue model's sizes, whose rotary base or scaling is another or not known: made for longer sequences, or
 from another base model."""
 
+OTHER_POSITIONS: Mapping[str, int] = {
+    **{f"deepseek-ai/DeepSeek-R1-Distill-Qwen-{size}": 131072 for size in ("1.5B", "7B", "14B", "32B")},
+    "moonshotai/Kimi-K2-Thinking": 262144,
+    "moonshotai/Kimi-K2.5": 262144,
+    "Qwen/Qwen3-235B-A22B-Instruct-2507": 262144,
+    "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": 262144,
+    "Qwen/Qwen3-30B-A3B-Instruct-2507": 262144,
+    "Qwen/QwQ-32B": 40960,
+    "zai-org/GLM-4.6": 202752,
+}
+"""Tokens of the longest sequence of these (``max_position_embeddings`` of their config.json)."""
+
 
 _FORMATS = re.compile(r"[-_ ](?:fp8|nvfp4|mxfp4|fp4|int4|int8|w4a16|w8a8|awq|gptq|bf16)\b.*$", re.IGNORECASE)
 """Ends of the names of quantised copies of a model."""
@@ -146,8 +178,8 @@ def catalogue_name_in_words(text: str, names: Iterable[str]) -> str | None:
     A table may write the name, a Hub id, or the id's last part under any organisation, with blanks for hyphens and with the
     number format of a quantised copy.
     """
-    known = {_letters(name): name for name in names}
-    ids = {_letters(model_id.rsplit("/", maxsplit=1)[-1]): name for model_id, name in CATALOGUE_NAMES.items()}
+    known = {letters(name): name for name in names}
+    ids = {letters(model_id.rsplit("/", maxsplit=1)[-1]): name for model_id, name in CATALOGUE_NAMES.items()}
     last = text.strip().rsplit("/", maxsplit=1)[-1]
     tried = (
         catalogue_name_of(text.strip()),
@@ -157,10 +189,11 @@ def catalogue_name_in_words(text: str, names: Iterable[str]) -> str | None:
 
 
 def _spelt(part: str, known: Mapping[str, str], ids: Mapping[str, str]) -> tuple[str | None, ...]:
-    return known.get(_letters(part)), ids.get(_letters(part)), _OTHERS_WRITE.get(part.casefold())
+    return known.get(letters(part)), ids.get(letters(part)), _OTHERS_WRITE.get(part.casefold())
 
 
-def _letters(name: str) -> str:
+def letters(name: str) -> str:
+    """Return a name with what people write in several ways in one: case, blanks, underscores."""
     return re.sub(r"[-_ ]+", "-", name.casefold())
 
 

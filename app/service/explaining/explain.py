@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from meshwright.app.base.solving import predict_here
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
 from meshwright.app.launching.flags.serving import degrees
-from meshwright.app.models.catalog import model, model_names
-from meshwright.app.models.catalog.huggingface_ids import catalogue_name_in_words
-from meshwright.app.models.serving_format import checkpoint, own_precision
+from meshwright.app.models.catalog.copies import copy_of, format_of_name
+from meshwright.app.models.catalog.huggingface_ids import catalogue_name_of
+from meshwright.app.models.checkpoint import FIELD as QUANTISATION
+from meshwright.app.models.checkpoint import checkpoint_format
 from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.model_words import model_of_words
 from meshwright.app.requests.one_line import OneLine, Task, request_of_line
@@ -21,24 +22,36 @@ from meshwright.app.requests.own_hardware import own_nodes
 from meshwright.app.service.explaining.explanation import Better, Explanation, differences
 from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles
 from meshwright.app.service.explaining.reading import EXAMPLE, read_command
-from meshwright.app.service.explaining.server_plan import broken_rules, server_plan, with_memory_share
+from meshwright.app.service.explaining.server_plan import (
+    broken_rules,
+    length_notes,
+    over_the_models,
+    server_plan,
+    too_long,
+    with_memory_share,
+)
 from meshwright.app.service.explaining.stated import Stated, StatedServer, StatedTraining
 from meshwright.app.service.explaining.training_plan import broken_rules as broken_training_rules
 from meshwright.app.service.explaining.training_plan import training_plan
 from meshwright.costmodels.errors import ExportError, InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.units import DType
+from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.api import cache_room
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
 
 # The request that a launch command is measured against: its model, the devices and the load, which options say.
 
-_NARROW = {"nvfp4": DType.FP4, "mxfp4": DType.FP4, "fp4": DType.FP4, "fp8": DType.FP8}
-"""Number formats by the words that names of quantised checkpoints end with."""
-_ENGINE_FORMATS = {"fp8": DType.FP8, "modelopt_fp4": DType.FP4, "modelopt": DType.FP8, "mxfp4": DType.FP4, "nvfp4": DType.FP4}
-"""Number formats by engines' names of the ways in which they quantise."""
+_WHEN_LOADED: Mapping[str, dict[str, str]] = {
+    "fp8": {"precision": DType.FP8.value},
+    "w8a8_fp8": {"precision": DType.FP8.value},
+    "bitsandbytes": {"precision": DType.BF16.value, "weights": WeightFormat.INT4.value},
+}
+"""Formats that engines bring 16-bit weights to when they load them, by their names for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +59,16 @@ class Question:
     """The document of a request, and what was taken for granted in making it.
 
     open_document   the same for a better command, which may run otherwise what flags alone decide; None where nothing is
+    when_loaded     formats of the workload that a command's flags bring weights of 16 bits to
     """
 
     document: dict[str, Any]
     notes: tuple[str, ...]
     open_document: dict[str, Any] | None = None
+    when_loaded: Mapping[str, str] = field(default_factory=dict)
 
+
+_WIDE = (WeightFormat.BF16, WeightFormat.FP16)
 
 ModelOf = Callable[[str], Mapping[str, Any]]
 """The ``model`` of a request by the words that name it."""
@@ -79,7 +96,7 @@ def trained_question(stated: StatedTraining, line: OneLine, model_of: ModelOf = 
         source = {"config": dict(stated.config), "name": stated.config["model_type"]}
         document = request_of_line(line, source=source)
     else:
-        named, notes = named_model(line.model or stated.model)
+        named, notes = named_model(line.model or stated.model, model_of)
         document = request_of_line(replace(line, model=named), source=model_of(named))
     work = document["workload"]
     given = {} if line.precision is None else {"precision": line.precision}
@@ -129,28 +146,38 @@ def served_question(stated: StatedServer, line: OneLine, model_of: ModelOf = mod
     """
     _require_own_launcher(stated, line)
     line = _with_cluster(stated, line)
-    named, notes = named_model(line.model or stated.model)
+    named, notes = named_model(line.model or stated.model, model_of)
+    in_name = _format_in_name(stated.model) if line.model else {}
     line = replace(line, model=named, task=Task.SERVE, launcher=stated.launcher.value)
     document = request_of_line(line, source=model_of(named))
     engine = SERVERS[stated.launcher].engine
     document["search"] = {"launcher": stated.launcher.value, "engine": engine.value}
     work = document["workload"]
+    when_loaded: dict[str, str] = {}
     if line.precision is None:
-        found = _precision(stated, named)
-        if found is not None:
-            work["precision"] = found.value
-            notes = (*notes, f"weights in {found.value}, {_basis(stated)}")
-    _add_checkpoint(work, named)
+        dtype = {} if stated.flags.dtype is None else {"precision": stated.flags.dtype.value}
+        when_loaded = dtype | _WHEN_LOADED.get((stated.flags.quantization or "").casefold(), {})
+        when_loaded |= in_name
     if stated.flags.kv_dtype is not None:
         work["kv_dtype"] = stated.flags.kv_dtype.value
     if stated.flags.redundant_experts:
         work["experts"] = {"redundant_experts": stated.flags.redundant_experts}
     if stated.flags.draft_tokens is not None:
         notes = (*notes, "drafted tokens are not priced: no option says how many are kept")
-    return Question(document, (*stated.notes, *notes))
+    return Question(document, (*stated.notes, *notes), when_loaded=when_loaded)
 
 
-def named_model(text: str | None) -> tuple[str, tuple[str, ...]]:
+def _format_in_name(name: str | None) -> dict[str, str]:
+    """The formats that the command's own model has by its name, where an option says its sizes."""
+    stored = None if name is None else format_of_name(name)
+    if not isinstance(stored, Mapping):
+        return {}
+    found = checkpoint_format({QUANTISATION: stored})
+    assert found is not None, "names stand for formats that are known"
+    return {"precision": found.precision.value, "weights": found.weights.value, "quantised": found.quantised.value}
+
+
+def named_model(text: str | None, model_of: ModelOf = model_of_words) -> tuple[str, tuple[str, ...]]:
     """Return the model that a command names, as a request would, and what was taken for granted."""
     if not text or "$" in text:
         raise InvalidInputError(
@@ -159,38 +186,16 @@ def named_model(text: str | None) -> tuple[str, tuple[str, ...]]:
             allowed="a catalogue name, an id of the Hugging Face Hub, a checkpoint's folder, a config.json",
             remedy="name it: --model Qwen/Qwen3-8B",
         )
-    known = catalogue_name_in_words(text, model_names())
-    if known is None or text.casefold() == known:
+    is_file = model_of is model_of_words and Path(text).exists()
+    if is_file or "huggingface" not in model_of(text) or catalogue_name_of(text) is not None:
         return text, ()
-    return known, (f"{text} has the shape of the catalogue's {known}",)
+    copy = copy_of(text)
+    return text, (() if copy is None else (copy.said(text),))
 
 
 def _require_own_launcher(stated: Stated, line: OneLine) -> None:
     if line.launcher not in (None, stated.launcher.value):
         raise InvalidInputError("the command starts another launcher", given=line.launcher, allowed=stated.launcher.value)
-
-
-def _precision(stated: StatedServer, named: str) -> DType | None:
-    """The format of a checkpoint by the command's flags, by its name, or by what its maker publishes."""
-    flags = stated.flags
-    if flags.quantization is not None and flags.quantization.casefold() in _ENGINE_FORMATS:
-        return _ENGINE_FORMATS[flags.quantization.casefold()]
-    for word, dtype in _NARROW.items():
-        if stated.model and re.search(rf"(?:^|[-_]){word}(?:$|[-_])", stated.model.casefold()):
-            return dtype
-    return own_precision(named) or flags.dtype
-
-
-def _basis(stated: StatedServer) -> str:
-    return "by the command's flags or the checkpoint's name, or as its maker publishes it"
-
-
-def _add_checkpoint(work: dict[str, Any], named: str) -> None:
-    """Say what published checkpoints store narrow."""
-    if work.get("precision") in (DType.FP8.value, DType.FP4.value) and named in model_names():
-        _, weights, quantised = checkpoint(named, model(named), DType(work["precision"]))
-        work |= {} if weights is None else {"weights": weights.value}
-        work["quantised"] = quantised.value
 
 
 __all__ = ["EXAMPLE", "Asked", "asked_of", "explained", "with_better"]
@@ -223,7 +228,12 @@ def asked_of(
     stated = read_command(text, files)
     question = question_of(stated, line, model_of)
     opened = None if question.open_document is None else resolve(question.open_document)
-    return Asked(text, stated, question, resolve(question.document), opened)
+    request = resolve(question.document)
+    # What a checkpoint says of itself goes before flags, which quantise what is not.
+    if question.when_loaded and isinstance(request, ServingRequest) and request.workload.weight_format in _WIDE:
+        formats = {"workload": question.document["workload"] | dict(question.when_loaded)}
+        request = resolve(question.document | formats)
+    return Asked(text, stated, question, request, opened)
 
 
 def explained(asked: Asked) -> Explanation:
@@ -259,22 +269,34 @@ def _served(found: Explanation, request: ServingRequest, stated: StatedServer) -
         of_server = degrees(stated.flags, request.search.engine, experts=EXPERTS in request.model.dims)
     except InvalidInputError as error:
         return replace(found, problems=(error.problem,))
-    problems = broken_rules(request, stated.flags, of_server)
+    problems = (
+        *broken_rules(request, stated.flags, of_server),
+        *over_the_models(request, stated.flags, stated.environment),
+    )
     if problems:
         return replace(found, problems=problems)
+    if of_server.tp > request.cluster.groups[0].node.devices_per_node:
+        # Over nodes it runs, slowly, and no search would ask for it.
+        request = replace(request, search=replace(request.search, tp=(of_server.tp,)))
     return _predicted(found, request, stated, server_plan(request, stated.flags, of_server))
 
 
 def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer, plan: Plan) -> Explanation:
     """The figures at the asked load, the highest rate, and the target that is missed."""
+    assert isinstance(plan.layout, Replicas), "a server's command stands for equal replicas"
     # Figures of the asked load, whatever targets they miss.
     at_load = replace(request, objective=Objective.DEVICES, slo=Slo())
     first = predict_here(at_load, plan)
-    held = with_memory_share(request, first, stated.flags.memory_share)
-    at_load = replace(at_load, cluster=held.cluster)
+    workers = plan.layout.workers
+    held = with_memory_share(request, first, cache_room(request, workers), stated.flags.memory_share)
+    room = cache_room(held, workers)
+    if room.free_bytes > 0.0 and (problems := too_long(request, stated.flags, room)):
+        return replace(found, problems=problems)
+    at_load = replace(at_load, cluster=held.cluster, search=held.search)
     predicted = first if held is request else predict_here(at_load, plan)
     if not predicted.feasible:
         return replace(found, reason=predicted.reason)
+    found = replace(found, notes=(*found.notes, *length_notes(request, stated.flags, room)))
     judged = predict_here(held, plan)
     most = judged if judged.feasible and request.objective is Objective.THROUGHPUT else None
     return replace(found, plan=predicted, most=most, reason=judged.reason)

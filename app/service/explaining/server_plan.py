@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from meshwright.app.base.figures import gib
 from meshwright.app.launching.exporters.served import longest_request
 from meshwright.app.launching.exporters.sglang import static_share
 from meshwright.app.launching.exporters.shape import is_layer
 from meshwright.app.launching.exporters.vllm import memory_utilisation
 from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags
+from meshwright.app.launching.flags.vllm import VLLM
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import GIB
@@ -20,6 +22,7 @@ from meshwright.solver.answer.stage import Axes, DeviceRange, Stage, StageMemory
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.layouts import served_shape
+from meshwright.solver.serving.workers.given import CacheRoom
 
 LARGE_DEVICE_BYTES = 70 * GIB
 """Memory from which on a device counts as large in the engines' defaults (vLLM, EngineArgs.get_batch_defaults)."""
@@ -89,37 +92,101 @@ _WRITTEN_SHARE: Mapping[ServingEngine, Callable[[Workers, ServingRequest], float
 """The share that exporters write of a plan."""
 
 
-def with_memory_share(request: ServingRequest, predicted: Plan, share: float | None) -> ServingRequest:
-    """Return the request on devices that keep free what the command's share leaves, where a plan would fill more.
+def with_memory_share(request: ServingRequest, predicted: Plan, room: CacheRoom, share: float | None) -> ServingRequest:
+    """Return the request on devices of which the engine fills what the command's share says.
 
-    Shares are compared as exporters write them, so that the command of a plan leaves it as it is.
+    A share that an exporter would write of the plan leaves it as it is: it is rounded.
     """
-    if share is None or not isinstance(predicted.layout, Replicas):
+    engine = request.search.engine
+    if share is None:
         return request
-    written = _WRITTEN_SHARE[request.search.engine](predicted.layout.workers, request)
-    if share >= written:
+    written = _WRITTEN_SHARE.get(engine)
+    if isinstance(predicted.layout, Replicas) and written and share == written(predicted.layout.workers, request):
         return request
-    stage = max(predicted.layout.stages, key=lambda each: each.memory.total_bytes)
-    filled = _FILLED[request.search.engine](share, stage.memory, request.cluster.groups[0].node.device.memory_bytes)
-    return replace(request, cluster=replace(request.cluster, memory_reserve=max(0.0, 1.0 - filled)))
+    filled = _FILLED[engine](share, room, request.cluster.groups[0].node.device.memory_bytes)
+    cluster = replace(request.cluster, memory_reserve=min(request.cluster.memory_reserve, max(0.0, 1.0 - filled)))
+    return replace(request, cluster=cluster, search=replace(request.search, memory_share=max(LEAST_SHARE, min(filled, 1.0))))
 
 
-def _of_all(share: float, memory: StageMemory, device_bytes: float) -> float:
-    """The share of a device that may be filled, of one that counts everything."""
+LEAST_SHARE = 0.01
+"""The least share of a device that a request may say."""
+
+
+def _of_all(share: float, room: CacheRoom, device_bytes: float) -> float:
+    """The share of a device that is filled, of one that counts everything."""
     return share
 
 
-def _of_weights_and_cache(share: float, memory: StageMemory, device_bytes: float) -> float:
+def _of_weights_and_cache(share: float, room: CacheRoom, device_bytes: float) -> float:
     """The same of a share that counts weights and cache, of what is free before they are loaded."""
-    static_bytes = share * (device_bytes - memory.overhead_bytes)
-    return (static_bytes + memory.transient_bytes + memory.overhead_bytes) / device_bytes
+    return (share * (device_bytes - room.overhead_bytes) + room.workspace_bytes + room.overhead_bytes) / device_bytes
 
 
-_FILLED: Mapping[ServingEngine, Callable[[float, StageMemory, float], float]] = {
+def _of_what_is_left(share: float, room: CacheRoom, device_bytes: float) -> float:
+    """The same of a share that counts the cache alone, of what is free when all else is loaded."""
+    loaded_bytes = room.weights_bytes + room.workspace_bytes + room.overhead_bytes
+    return (loaded_bytes + share * max(0.0, device_bytes - loaded_bytes)) / device_bytes
+
+
+_FILLED: Mapping[ServingEngine, Callable[[float, CacheRoom, float], float]] = {
     ServingEngine.VLLM: _of_all,
     ServingEngine.SGLANG: _of_weights_and_cache,
+    ServingEngine.TENSORRT_LLM: _of_what_is_left,
 }
-"""Share of a device that a command's share lets an engine fill, by the memory of a stage."""
+"""Share of a device that a command's share lets an engine fill, by what its devices hold."""
+
+
+# The longest request that a server takes, and whether its cache has room for one.
+#
+# vLLM asks at its start whether one request of the model's length fits (check_enough_kv_cache_memory in
+# vllm/v1/core/kv_cache_utils.py); SGLang starts, and refuses longer requests one by one (max_req_len of its TpModelWorker).
+
+
+def longest_of(request: ServingRequest, flags: LaunchFlags) -> int | None:
+    """Return the tokens of the longest request that a server takes: as its command says, else as the model's file does."""
+    stated = request.model.hyperparameters
+    return flags.longest or (None if stated is None else stated.positions)
+
+
+_LONGER: Mapping[ServingEngine, str] = {
+    ServingEngine.VLLM: "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    ServingEngine.SGLANG: "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
+}
+"""The variables that let an engine take longer sequences than the model's file says."""
+
+
+def over_the_models(request: ServingRequest, flags: LaunchFlags, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return why an engine does not start: it is told to take longer sequences than the model has positions for."""
+    stated, variable, longest = request.model.hyperparameters, _LONGER.get(request.search.engine), flags.longest
+    positions = None if stated is None else stated.positions
+    if positions is None or variable is None or longest is None or longest <= positions:
+        return ()
+    if environment.get(variable, "").casefold() in ("1", "true"):
+        return ()
+    flag = f"--{TABLES[request.search.engine].name('longest')}"
+    return (f"{flag} {longest}: the model has {positions} positions; {variable}=1 or a rule of rotary scaling lets it",)
+
+
+def too_long(request: ServingRequest, flags: LaunchFlags, room: CacheRoom) -> tuple[str, ...]:
+    """Return why vLLM does not start: one request of the longest length does not fit the cache; empty where it does."""
+    longest = longest_of(request, flags)
+    if request.search.engine is not ServingEngine.VLLM or longest is None or longest <= room.longest_tokens:
+        return ()
+    flag = f"--{VLLM.name('longest')}"
+    whose = f"{flag} {longest}" if flags.longest else f"the model's own length of {longest} tokens (no {flag} is given)"
+    needed, free = gib(room.needed_bytes(longest)), gib(max(0.0, room.free_bytes))
+    starts = f"{flag} {room.longest_tokens} starts" if room.longest_tokens else "no length does"
+    return (f"{whose}: one such request takes {needed} of cache on a device, which has {free} for it; {starts}",)
+
+
+def length_notes(request: ServingRequest, flags: LaunchFlags, room: CacheRoom) -> tuple[str, ...]:
+    """Return what is worth knowing of the longest request of a server that starts."""
+    longest = longest_of(request, flags)
+    if longest is None:
+        return ("the model's own length is not known: a server whose cache is smaller does not start without a flag for it",)
+    if longest > room.longest_tokens:
+        return (f"requests of more than {room.longest_tokens} tokens are refused: the cache holds no more",)
+    return ()
 
 
 # Rules by which serving engines refuse to start, read for a command's flags: each broken one in words.

@@ -162,6 +162,7 @@ class EngineBuilder:
         self._model: ModelGraph = request.model
         self._cluster: Cluster = request.cluster
         self._profile = profile or ENGINE_PROFILES[request.search.engine]
+        self._memory_share = request.search.memory_share or self._profile.memory_share
         self._precision = serving_precision(request.workload)
         self._work = model_work(((self._model.block(r.block).operators, r.repeat) for r in self._model.chain), self._model.dims)
         self._routing = request.workload.experts
@@ -224,7 +225,7 @@ class EngineBuilder:
             group_tables=group_tables,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
             overhead_bytes=framework_overhead_bytes(communicators=communicators, communicator_bytes=device.communicator_bytes),
-            memory_share=self._profile.memory_share,
+            memory_share=self._memory_share,
             turnaround_s=self._profile.turnaround_s,
             work=self._work,
             precision=self._precision,

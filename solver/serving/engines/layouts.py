@@ -144,8 +144,8 @@ def worker_layouts(request: ServingRequest) -> Iterator[Layout]:
 def layouts(request: ServingRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[Layout]:
     """Every layout of the space that divides the model, in canonical order.
 
-    Ranks of a replica are consecutive; tp x kvp divides the devices of a node, so such a group never leaves it, and a stage
-    fills a part of a node or whole nodes.
+    Ranks of a replica are consecutive; tp x kvp divides the devices of a node, so such a group never leaves it unless the
+    search names a tp of several nodes, and a stage fills a part of a node or whole nodes.
     """
     search, model = request.search, request.model
     speculation = request.workload.speculation
@@ -169,10 +169,12 @@ def _grids(request: ServingRequest, group: NodeGroup, tokens: Tokens) -> Iterato
     """Ranks of a stage that the engine can run and the search allows; those that share tokens stay in a node."""
     per_node, search, workload = group.node.devices_per_node, request.search, request.workload
     shape = served_shape(request.model, workload.weight_format)
-    for tp, kvp in itertools.product(_divisors(per_node), repeat=2):
-        if per_node % (tp * kvp):
+    # Over nodes tensor parallelism is slow: only where the search names such a degree.
+    wider = [tp for tp in search.tp if tp > per_node and tp % per_node == 0 and tp <= group.n_devices]
+    for tp, kvp in (*itertools.product(_divisors(per_node), repeat=2), *((tp, 1) for tp in wider)):
+        if tp <= per_node and per_node % (tp * kvp):
             continue
-        in_a_node = per_node // (tp * kvp)
+        in_a_node = max(1, per_node // (tp * kvp))
         over_nodes = [in_a_node * nodes for nodes in range(2, group.nodes + 1)]
         groups = [(attention_dp, 1) for attention_dp in (*_divisors(in_a_node), *over_nodes)]
         if tokens is Tokens.SHARED:

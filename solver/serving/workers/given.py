@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 
 from meshwright.costmodels.errors import PlanFileError
+from meshwright.costmodels.serving.memory import CacheBytes
 from meshwright.solver.answer.layouts import Kinds, Replicas, Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted, SearchStats
 from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
@@ -66,6 +69,55 @@ def candidate_of(
     return candidate, Share(evaluator.traffic.load, workers.count)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """The room for caches on the devices of a worker, those of the fullest stage.
+
+    weights_bytes, workspace_bytes, overhead_bytes   what is there beside caches
+    free_bytes                                       what is left for caches; below zero where the rest does not fit
+    longest_tokens                                   tokens of the longest request that fits alone
+    """
+
+    weights_bytes: float
+    workspace_bytes: float
+    overhead_bytes: float
+    free_bytes: float
+    longest_tokens: int
+    _cache: CacheBytes
+    _step_tokens: int
+
+    def needed_bytes(self, tokens: int) -> float:
+        """Return the bytes of the cache of one request of so many tokens."""
+        return self._cache.bytes_of(tokens, sequences=1, step_tokens=self._step_tokens)
+
+
+def cache_room(request: ServingRequest, workers: Workers) -> CacheRoom:
+    """Return the room for caches of a plan's workers, whatever the load is.
+
+    Raises PlanFileError when the plan does not belong to the request.
+    """
+    _, candidate, _ = given_candidate(request, workers)
+    engine, limits = candidate.engine, {"step_tokens": candidate.step_tokens, "sequences": candidate.sequences}
+    rooms = []
+    for stage in engine.needs:
+        fixed_bytes = engine.fixed_bytes(stage, **limits)
+        free_bytes = engine.usable_bytes() - fixed_bytes
+        longest = stage.cache.tokens_that_fit(free_bytes, sequences=1, step_tokens=candidate.step_tokens)
+        workspace_bytes = fixed_bytes - stage.weights_bytes - engine.overhead_bytes
+        rooms.append(
+            CacheRoom(
+                weights_bytes=stage.weights_bytes,
+                workspace_bytes=workspace_bytes,
+                overhead_bytes=engine.overhead_bytes,
+                free_bytes=free_bytes,
+                longest_tokens=longest,
+                _cache=stage.cache,
+                _step_tokens=candidate.step_tokens,
+            )
+        )
+    return min(rooms, key=lambda room: (room.longest_tokens, room.free_bytes))
+
+
 def _question(engine: Engine, evaluator: Evaluator, replicas: int) -> Question:
     return Question(
         engines=(engine,),
@@ -90,9 +142,15 @@ def _layout(request: ServingRequest, workers: Workers, among: Iterable[Layout]) 
             return layout
     raise PlanFileError(
         "the plan's layout does not fit the request's model and cluster",
-        given=f"{workers.axes}, first device {_first_device(workers)}",
+        given=f"{in_words(workers.axes)}, first device {_first_device(workers)}",
         remedy="use degrees that divide the model and a node, and values that the search allows",
     )
+
+
+def in_words(axes: Axes) -> str:
+    """Return the degrees of axes that are not 1, as ``tp 16, pp 2``."""
+    said = [f"{each.name} {degree}" for each in fields(axes) if (degree := getattr(axes, each.name)) not in (None, 1)]
+    return ", ".join(said) or "one device"
 
 
 def is_layout_of(plan: Plan, layout: Layout) -> bool:

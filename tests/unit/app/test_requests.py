@@ -368,7 +368,7 @@ def test_weights_are_those_of_the_checkpoint_unless_the_request_says_others(
 
 
 def test_a_checkpoint_that_a_device_cannot_multiply_names_the_way_out() -> None:
-    error = refused(serving(model={"catalog": "deepseek-v3"}, cluster="32xA100", workload=_without_formats()))
+    error = refused(serving(model={"catalog": "deepseek-v3"}, cluster="32xV100-16GB", workload=_without_formats()))
     assert fields_of(error) == ["workload.precision"]
     assert "precision: bf16" in str(error.fields[0].remedy)
 

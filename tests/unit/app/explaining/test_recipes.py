@@ -10,6 +10,7 @@ import yaml
 
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.launching.flags.serving import degrees
+from meshwright.app.models.catalog.copies import copy_of
 from meshwright.app.requests.one_line import OneLine
 from meshwright.app.service.explaining.explain import asked_of
 from meshwright.app.service.explaining.launch_files import LaunchFiles
@@ -59,8 +60,9 @@ def test_a_recipe_is_the_plan_written_by_hand(recipe: dict[str, Any]) -> None:
 
 def served(request: ServingRequest, stated: StatedServer) -> dict[str, Any]:
     found = degrees(stated.flags, request.search.engine, experts=EXPERTS in request.model.dims)
+    known = copy_of(request.model.name)
     return {
-        "model": request.model.name,
+        "model": request.model.name if known is None else known.name,
         "precision": request.workload.precision.value,
         "replicas": found.replicas,
         "tp": found.tp,

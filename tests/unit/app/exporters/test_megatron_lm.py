@@ -27,6 +27,7 @@ from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
+from meshwright.solver.problem.hyperparameters import Hyperparameters
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
@@ -297,7 +298,8 @@ def test_an_id_of_other_hyperparameters_has_none_of_the_catalogue() -> None:
     """Qwen3's checkpoints of July 2025 have the sizes of those of April, and another rotary base."""
     files = NoFiles()
     assert read_model({"huggingface": "Qwen/Qwen3-30B-A3B"}, files=files).hyperparameters is not None
-    assert read_model({"huggingface": "Qwen/Qwen3-30B-A3B-Instruct-2507"}, files=files).hyperparameters is None
+    later = read_model({"huggingface": "Qwen/Qwen3-30B-A3B-Instruct-2507"}, files=files).hyperparameters
+    assert later == Hyperparameters(positions=262144)
 
 
 def test_learned_positions_come_with_their_table() -> None:

@@ -18,7 +18,6 @@ from meshwright.solver.answer.layouts import Pools, PrefillWorkers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.problem.serving_load import LognormalLength
 from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters import plans
 from tests.unit.app.exporters.plans import arguments, flags
@@ -103,10 +102,12 @@ def test_the_static_share_is_of_what_is_free_before_loading() -> None:
     assert static_share(replace(workers, stages=(*workers.stages, fuller)), request) == 0.88
 
 
-def test_lengths_without_an_end_leave_the_context_to_the_model() -> None:
-    open_ended = export(*served(prompt_tokens=LognormalLength(mean=1000.0, p95=2000.0)), "sglang")
-    assert "--context-length" not in flags(open_ended)
-    assert any("--context-length" in line for line in open_ended.assumptions)
+def test_the_context_is_left_to_the_model() -> None:
+    plan, request = served()
+    assert "--context-length" not in flags(export(plan, request, "sglang"))
+    stated = replace(request.model, hyperparameters=None)
+    unknown = export(plan, replace(request, model=stated), "sglang")
+    assert any("the KV cache holds a request of" in line for line in unknown.assumptions)
 
 
 def test_drafts_are_named_as_sglang_wants_them() -> None:

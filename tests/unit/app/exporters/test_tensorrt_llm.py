@@ -13,7 +13,6 @@ from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.serving_load import LognormalLength
 from tests.unit.app.exporters import plans
 from tests.unit.app.exporters.plans import flags
 from tests.unit.app.exporters.real_tools import ask
@@ -88,10 +87,8 @@ def test_the_cache_gets_its_planned_share() -> None:
     assert share["free_gpu_memory_fraction"] == pytest.approx(20e9 / free, abs=0.01)
 
 
-def test_lengths_without_an_end_leave_the_models_own_limit() -> None:
-    found = exported(prompt_tokens=LognormalLength(1000.0, 3000.0))
-    assert "--max_seq_len" not in flags(found)
-    assert any("no upper end" in line for line in found.assumptions)
+def test_lengths_are_left_to_the_models_own_limit() -> None:
+    assert "--max_seq_len" not in flags(exported())
 
 
 def test_heads_of_the_first_eagle_are_refused() -> None:

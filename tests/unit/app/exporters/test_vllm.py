@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.served import longest_that_fits
 from meshwright.app.launching.exporters.vllm import memory_utilisation
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
@@ -19,8 +20,8 @@ from meshwright.solver.answer.layouts import Kinds, Pools, PrefillWorkers, Worke
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import ServingMode
+from meshwright.solver.problem.hyperparameters import Hyperparameters
 from meshwright.solver.problem.request import PlanRequest
-from meshwright.solver.problem.serving_load import LognormalLength
 from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters.plans import arguments, flags, serving
 from tests.unit.app.exporters.real_tools import ask
@@ -61,11 +62,15 @@ def test_uneven_stages_are_named_by_their_variable() -> None:
         export(*serving(tp=4, pp=2, layers=[0, 80]), "vllm")
 
 
-def test_lengths_bound_the_context_only_where_they_have_an_end() -> None:
-    assert flags(export(*serving(), "vllm"))["--max-model-len"] == ("4500",)
-    open_ended = export(*serving(prompt_tokens=LognormalLength(mean=1000.0, p95=2000.0)), "vllm")
-    assert "--max-model-len" not in flags(open_ended)
-    assert any("--max-model-len" in line for line in open_ended.assumptions)
+def test_the_longest_request_is_the_models_own_where_it_fits_the_cache() -> None:
+    plan, request = serving()
+    assert "--max-model-len" not in flags(export(plan, request, "vllm"))
+    fits = longest_that_fits(plan.layout.workers, request)
+    longer = replace(request, model=replace(request.model, hyperparameters=Hyperparameters(positions=fits + 1)))
+    assert flags(export(plan, longer, "vllm"))["--max-model-len"] == (str(fits),)
+    unknown = export(plan, replace(request, model=replace(request.model, hyperparameters=None)), "vllm")
+    assert "--max-model-len" not in flags(unknown)
+    assert any(f"--max-model-len {fits}" in line for line in unknown.assumptions)
 
 
 def test_precision_of_weights_and_cache() -> None:
