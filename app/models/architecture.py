@@ -72,6 +72,8 @@ ACTIVATION_FLOPS = {
     "quick_gelu": _SILU_FLOPS + 1.0,
     # gpt-oss: three clamps, the sum up + 1 and the product with alpha on top of SiLU.
     "clamped_silu": _SILU_FLOPS + 5.0,
+    # xIELU (arXiv 2411.13010): a square, an exponential, three products, two sums and the choice between its sides.
+    "xielu": 8.0,
     "relu": 1.0,
     "relu2": 2.0,
 }

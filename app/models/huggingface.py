@@ -14,6 +14,7 @@ from meshwright.app.models.config_fields import MAX_FIELD, ConfigFields
 from meshwright.app.models.families import FAMILIES
 from meshwright.app.models.families.family import Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.models.families.moe import expert_dims
+from meshwright.app.models.native_params import as_config, is_native
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.costmodels.names import did_you_mean
@@ -23,11 +24,13 @@ from meshwright.solver.problem.hyperparameters import Hyperparameters, RotarySca
 # Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
 TEXT_MODELS = {
     "aya_vision": "cohere2",
+    "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
     "internvl": "qwen2",
+    "internvl_chat": "internlm2",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
@@ -35,6 +38,7 @@ TEXT_MODELS = {
     "llava_onevision": "qwen2",
     "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
+    "mllama": "mllama_text_model",
     "paligemma": "gemma",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_vl": "qwen2_vl_text",
@@ -63,9 +67,13 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     """
     if not isinstance(document, Mapping):
         raise ModelError("a config.json must be an object", given=type(document).__name__)
+    if is_native(document):
+        document = as_config(document)
     refuse_other_files(document)
     if _holds_text_model(document):
         return read_huggingface_config(_text_config(document), name=f"{name} (text decoder)")
+    if isinstance(document.get(_SEEING.get(str(document.get("model_type")), "")), Mapping):
+        name = f"{name} (text decoder)"
     if assume_decoder and _is_unknown(document):
         text = document.get("text_config")
         described = text if isinstance(text, Mapping) else document
@@ -87,26 +95,64 @@ def _is_unknown(document: Mapping[str, Any]) -> bool:
     return kind not in FAMILIES if kind is not None else _architecture(document) not in known
 
 
-def _holds_text_model(document: Mapping[str, Any]) -> bool:
-    """Return True for a model known to hold a text model, and for an unknown one whose ``text_config`` names a known type."""
+# Where models of several parts hold their text model; that of Qwen-Omni lies in one of these inside another.
+_INNER = ("text_config", "llm_config", "language_config", "thinker_config")
+# Kinds under whose name come text models, and models of text and images by fields beside.
+_SEEING = {"chatglm": "vision_config", "qwen": "visual"}
+_MOST_NESTED = 3
+
+
+def _holds_text_model(document: Mapping[str, Any], depth: int = 0) -> bool:
+    """Return True for a model known to hold a text model, and for an unknown one that holds one of a known kind."""
     model_type = document.get("model_type")
-    if not isinstance(model_type, str) or model_type in FAMILIES:
+    if model_type is not None and (not isinstance(model_type, str) or model_type in FAMILIES):
         return False
-    text = document.get("text_config")
-    return model_type in TEXT_MODELS or (isinstance(text, Mapping) and text.get("model_type") in FAMILIES)
+    if model_type is None and _is_known_class(document):
+        return False
+    inner = _inner(document)
+    if model_type in TEXT_MODELS:
+        return True
+    return inner is not None and depth < _MOST_NESTED and (_names_family(inner) or _holds_text_model(inner, depth + 1))
+
+
+def _inner(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((document[name] for name in _INNER if isinstance(document.get(name), Mapping)), None)
+
+
+def _names_family(document: Mapping[str, Any]) -> bool:
+    kind = document.get("model_type")
+    return kind in FAMILIES if isinstance(kind, str) else kind is None and _is_known_class(document)
+
+
+def _is_known_class(document: Mapping[str, Any]) -> bool:
+    given = document.get("architectures")
+    name = given[0] if isinstance(given, list) and given else None
+    return isinstance(name, str) and any(name in family.architectures for family in FAMILIES.values())
 
 
 def _text_config(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The nested config of the text model; what it leaves out and the outer file says about tied weights holds."""
-    text = document.get("text_config") or {}
-    if not text and document["model_type"] in FLAT_MODELS:
+    kind, text = document.get("model_type"), _inner(document) or {}
+    if not text and kind in FLAT_MODELS:
         text = {key: value for key, value in document.items() if key != "model_type"}
-    if not isinstance(text, Mapping):
-        raise ModelError("'text_config' must be an object", given=text)
+    elif not text and document.get("text_config") not in (None, {}):
+        raise ModelError("'text_config' must be an object", given=document["text_config"])
     outer = {key: document[key] for key in ("tie_word_embeddings",) if key in document}
-    if _holds_text_model(text):
-        raise ModelError("'text_config' must describe a text model", given=text["model_type"])
-    return {"model_type": TEXT_MODELS.get(document["model_type"]), **outer, **text, "architectures": None}
+    if kind in TEXT_MODELS and _holds_text_model(text):
+        raise ModelError("'text_config' must describe a text model", given=text.get("model_type"))
+    if text.get("model_type") is None and _is_known_class(text):
+        return {**outer, **text}
+    default = TEXT_MODELS.get(kind) if isinstance(kind, str) else None
+    nested = _inner(text) is not None and not _names_family(text)
+    kept = {} if nested else {"architectures": None}
+    return _plain_attention({"model_type": default, **outer, **text, **kept})
+
+
+def _plain_attention(text: dict[str, Any]) -> dict[str, Any]:
+    """A DeepSeek-V2 without latent attention, which DeepSeek-VL2 and DeepSeek-OCR hold, by the kind that it has."""
+    if text.get("model_type") in ("deepseek_v2", "deepseek_v3") and text.get("use_mla") is False:
+        return text | {"model_type": "deepseek"}
+    return text
 
 
 def supported_model_types() -> tuple[str, ...]:

@@ -40,11 +40,13 @@ class FilesBeside:
         model's name; raises InvalidInputError."""
         from meshwright.app.models.gguf import ENDING as GGUF_ENDING
         from meshwright.app.models.gguf import read_gguf
+        from meshwright.app.models.native_params import PARAMS
         from meshwright.app.requests.model_words import CONFIG, cached_config, is_model_id, not_cached
 
         path = self._folder / name
         if _is_folder(path):
-            return self._with_quantisation(self.read(str(Path(name) / CONFIG)), path), path.resolve().name or CONFIG
+            file = PARAMS if (path / PARAMS).is_file() and not (path / CONFIG).exists() else CONFIG
+            return self._with_quantisation(self.read(str(Path(name) / file)), path), path.resolve().name or CONFIG
         if path.suffix.lower() == GGUF_ENDING:
             return read_gguf(path), path.stem
         if not is_model_id(name) or path.exists():

@@ -123,10 +123,13 @@ def _config_file(source: ModelSource, files: ModelFiles) -> ReadModel:
 
 def _read_config(document: object, *, name: str, assume_decoder: bool) -> ReadModel:
     from meshwright.app.models.huggingface import read_huggingface_config
+    from meshwright.app.models.native_params import as_config, is_native
 
     if not isinstance(document, dict):
         raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
     check_values(document, Entry.FOREIGN)
+    if is_native(document):
+        document = as_config(document)
     return ReadModel(read_huggingface_config(document, name=name, assume_decoder=assume_decoder), config=document)
 
 

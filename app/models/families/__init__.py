@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from meshwright.app.models.families.bailing import BAILING_FAMILIES
+from meshwright.app.models.families.dbrx import DBRX_FAMILIES
+from meshwright.app.models.families.hunyuan import HUNYUAN_FAMILIES
+from meshwright.app.models.families.kimi_linear import KIMI_LINEAR_FAMILIES
+from meshwright.app.models.families.longcat import LONGCAT_FAMILIES
+from meshwright.app.models.families.mllama import MLLAMA_FAMILIES
+from meshwright.app.models.families.recurrent_gemma import RECURRENT_GEMMA_FAMILIES
+from meshwright.app.models.families.remote_code import REMOTE_CODE_FAMILIES
 from meshwright.app.models.families.cohere import COHERE_FAMILIES
 from meshwright.app.models.families.deepseek import DEEPSEEK_FAMILIES, DEEPSEEK_V4_FAMILIES
 from meshwright.app.models.families.encoders import ENCODER_FAMILIES
@@ -46,6 +54,14 @@ _GROUPS = (
     MINIMAX_FAMILIES,
     NEMOTRON_NAS_FAMILIES,
     STEP_FAMILIES,
+    BAILING_FAMILIES,
+    DBRX_FAMILIES,
+    HUNYUAN_FAMILIES,
+    KIMI_LINEAR_FAMILIES,
+    LONGCAT_FAMILIES,
+    MLLAMA_FAMILIES,
+    RECURRENT_GEMMA_FAMILIES,
+    REMOTE_CODE_FAMILIES,
     ENCODER_FAMILIES,
 )
 
