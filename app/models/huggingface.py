@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.app.models.architecture import Architecture, Bias, Branch, ClassHead, EncoderDecoder, Head, Layer, NormKind
+from meshwright.app.models.architecture import (
+    Architecture,
+    Bias,
+    Branch,
+    ClassHead,
+    EncoderDecoder,
+    Head,
+    Layer,
+    NormKind,
+    Transform,
+)
 from meshwright.app.models.assembly import assemble
 from meshwright.app.models.bodies.attention import Attention
 from meshwright.app.models.bodies.experts import Experts, SharedExpert
@@ -83,8 +93,11 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     _check_architecture(document, family)
     fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
     architecture = family.read(fields)
-    if _architecture(document) in classifier_names(family):
+    given = _architecture(document)
+    if given not in family.architectures and given in classifier_names(family):
         architecture = as_classifier(architecture, document, family.model_type)
+    elif given not in family.architectures and given in embedder_names(family):
+        architecture = as_embedder(architecture, family.model_type)
     return replace(assemble(name, architecture), hyperparameters=read_hyperparameters(document))
 
 
@@ -183,13 +196,14 @@ def _model_type_of_architecture(document: Mapping[str, Any]) -> str:
             "a config.json must name its 'model_type' or 'architectures'", allowed=", ".join(supported_model_types())
         )
     for family in FAMILIES.values():
-        if architecture in (*family.architectures, *classifier_names(family)):
+        if architecture in (*family.architectures, *classifier_names(family), *embedder_names(family)):
             return family.model_type
     raise ModelError("unknown architecture", given=architecture, allowed=", ".join(_supported_architectures()))
 
 
 def _check_architecture(document: Mapping[str, Any], family: Family) -> None:
-    architecture, allowed = _architecture(document), (*family.architectures, *classifier_names(family))
+    architecture = _architecture(document)
+    allowed = (*family.architectures, *classifier_names(family), *embedder_names(family))
     if architecture is not None and architecture not in allowed:
         raise ModelError(
             f"architecture not supported for model_type {family.model_type!r}", given=architecture, allowed=", ".join(allowed)
@@ -210,33 +224,64 @@ def _supported_architectures() -> list[str]:
     return sorted({name for family in FAMILIES.values() for name in family.architectures})
 
 
-# Decoders with a classifier in the place of the vocabulary head: reward models, rerankers, guards.
+# Models with a classifier in the place of the vocabulary head (reward models, rerankers, guards), and those without a head, of
+# which one token's vector is wanted (embeddings).
 #
 # transformers has one form for all decoders (``GenericForSequenceClassification``): the last token's vector, after the final
-# norm, times a matrix without bias that has a row for each label.
+# norm, times a matrix without bias that has a row for each label. Encoders have a dense layer before it, and a bias.
 
 LABELS = "labels"
 """Classes of a classifier."""
 
 _SUFFIX = "ForSequenceClassification"
-_DECODER_SUFFIX = "ForCausalLM"
-_OTHER_FORMS = {"GPT2LMHeadModel": "GPT2"}
+_EMBEDDER_SUFFIX = "Model"
+_HEADED_SUFFIXES = ("ForCausalLM", "ForMaskedLM")
+_OTHER_FORMS = {"GPT2LMHeadModel": ("GPT2",), "Gemma3ForCausalLM": ("Gemma3", "Gemma3Text")}
 # A model that says nothing of its labels has two (transformers 5.23, PreTrainedConfig).
 _USUAL_LABELS = 2
 
 
 def classifier_names(family: Family) -> tuple[str, ...]:
-    """The classes of a family's classifiers, one for each class of its decoders."""
-    stems = ((name, _OTHER_FORMS.get(name, name.removesuffix(_DECODER_SUFFIX))) for name in family.architectures)
-    return tuple(f"{stem}{_SUFFIX}" for name, stem in stems if stem != name)
+    """The classes of a family's classifiers, one for each of its classes with a vocabulary head."""
+    return tuple(f"{stem}{_SUFFIX}" for stem in _stems(family))
+
+
+def embedder_names(family: Family) -> tuple[str, ...]:
+    """The classes of a family's models without a head, one for each of its classes with a vocabulary head."""
+    return tuple(f"{stem}{_EMBEDDER_SUFFIX}" for stem in _stems(family))
+
+
+def _stems(family: Family) -> Iterator[str]:
+    for name in family.architectures:
+        plain = next((name.removesuffix(suffix) for suffix in _HEADED_SUFFIXES if name.endswith(suffix)), None)
+        yield from _OTHER_FORMS.get(name, () if plain is None else (plain,))
 
 
 def as_classifier(architecture: Architecture | EncoderDecoder, document: Mapping[str, Any], family: str) -> Architecture:
     """The architecture with a classifier of the file's labels as its head; raises ModelError for labels that are none."""
+    single, head = _single_stack(architecture, family)
+    is_encoder = head.transform is not None
+    head_of_labels = ClassHead(head.norm, bias(is_encoder), LABELS, _classifier_layer(head))
+    return replace(single, dims={**single.dims, LABELS: _labels(document, family)}, head=head_of_labels)
+
+
+def as_embedder(architecture: Architecture | EncoderDecoder, family: str) -> Architecture:
+    """The architecture without its vocabulary head, with the dense layer that it then has."""
+    single, head = _single_stack(architecture, family)
+    return replace(single, head=ClassHead(head.norm, Bias.NONE, None, head.pooler))
+
+
+def _single_stack(architecture: Architecture | EncoderDecoder, family: str) -> tuple[Architecture, Head]:
     if isinstance(architecture, EncoderDecoder) or not isinstance(architecture.head, Head) or architecture.head.width != HIDDEN:
-        raise ModelError(f"{family}: a classifier of this kind is not supported", allowed="decoders with one final norm")
-    head = ClassHead(architecture.head.norm, Bias.NONE, LABELS)
-    return replace(architecture, dims={**architecture.dims, LABELS: _labels(document, family)}, head=head)
+        raise ModelError(f"{family}: a head of this kind is not supported", allowed="one stack of layers with one final norm")
+    return architecture, architecture.head
+
+
+def _classifier_layer(head: Head) -> Transform | None:
+    """The pooler; where the model has none, the dense layer of the masked-language head, with its norm if that is ModernBERT's."""
+    if head.pooler is not None or head.transform is None:
+        return head.pooler
+    return head.transform if head.norm is not None else replace(head.transform, norm=None)
 
 
 def _labels(document: Mapping[str, Any], family: str) -> int:

@@ -126,9 +126,10 @@ def _window(fields: ConfigFields) -> int | None:
 
 def _latent(fields: ConfigFields, experts: Mapping[str, Any] | None) -> dict[str, Any]:
     """Latent attention, and experts after the first dense layers (Mistral Large 3)."""
-    latent = {
-        name: fields.size(name) for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    } | {"q_lora_rank": fields.optional_size("q_lora_rank"), "head_dim": None}
+    latent = {name: fields.size(name) for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")} | {
+        "q_lora_rank": fields.optional_size("q_lora_rank"),
+        "head_dim": None,
+    }
     if experts is None:
         return latent | {"model_type": "youtu"}
     nested = ConfigFields(experts, PARAMS, _DEFAULTS)

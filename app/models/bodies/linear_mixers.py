@@ -79,7 +79,7 @@ class DeltaAttention:
 
 @dataclass(frozen=True, slots=True)
 class LightningAttention:
-    """Linear attention with a fixed rate of forgetting for each head, normed and gated (MiniMax-01, arXiv 2501.08313, section 2.2).
+    """Linear attention with a fixed rate of forgetting for each head, normed and gated (MiniMax-01, arXiv 2501.08313).
 
     Heads are ``ssm_heads`` of ``ssm_head_dim`` values and ``ssm_state`` keys, all of one width; ``ssm_groups`` is as many.
     """
@@ -145,8 +145,10 @@ _LRU_GATE_FLOPS = 16.0
 
 @dataclass(frozen=True, slots=True)
 class GatedRecurrence:
-    """RecurrentGemma's recurrent block: two branches of ``ssm_inner`` channels, a convolution and an RG-LRU in one, their product
-    (Griffin, arXiv 2402.19427, sections 2.3 and 2.4). Gates mix the channels of a block of ``lru_block``.
+    """RecurrentGemma's recurrent block (Griffin, arXiv 2402.19427, sections 2.3 and 2.4).
+
+    Two branches of ``ssm_inner`` channels, a convolution and an RG-LRU in one of them, and their product. Gates mix the channels
+    of a block of ``lru_block``.
     """
 
     function: str

@@ -65,7 +65,9 @@ _LATENT_EXPERTS = "routed_expert_hidden_size"
 def _read_kimi_linear(fields: ConfigFields) -> Architecture:
     for name in _UNKNOWN_PARTS:
         if fields.document.get(name):
-            raise ModelError(f"{fields.family}: '{name}' is not supported: its parts are not known", given=True, allowed="false")
+            raise ModelError(
+                f"{fields.family}: '{name}' is not supported: its parts are not known", given=True, allowed="false"
+            )
     if fields.document.get(_LATENT_EXPERTS) is not None:
         raise ModelError(
             f"{fields.family}: experts of another width than the stream are not supported",
@@ -86,9 +88,7 @@ def _read_kimi_linear(fields: ConfigFields) -> Architecture:
     )
     width, head_width = fields.size("moe_intermediate_size"), nested.size("linear_head_dim")
     dims = latent_dims(fields) | group_dims(fields)
-    dims |= delta_dims(
-        heads=nested.size("linear_num_heads"), width=head_width, kernel=nested.size("linear_conv_kernel_dim")
-    )
+    dims |= delta_dims(heads=nested.size("linear_num_heads"), width=head_width, kernel=nested.size("linear_conv_kernel_dim"))
     dims |= {KDA_RANK: head_width}
     dims |= expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
     return Architecture(dims, layers, rms_head(fields))

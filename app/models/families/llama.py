@@ -89,7 +89,9 @@ def window_pattern(fields: ConfigFields) -> int:
     if isinstance(given, str):
         if not given.endswith("G") or set(given[:-1]) - {"L"}:
             raise ModelError(
-                f"{fields.family}: 'sliding_window_pattern' is not known", given=given, allowed="a number, or L and a last G (LLLG)"
+                f"{fields.family}: 'sliding_window_pattern' is not known",
+                given=given,
+                allowed="a number, or L and a last G (LLLG)",
             )
         return len(given)
     return fields.optional_size("sliding_window_pattern") or fields.layers() + 1

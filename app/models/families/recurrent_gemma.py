@@ -42,9 +42,7 @@ def _read_recurrent_gemma(fields: ConfigFields) -> Architecture:
     mlp = Branch("mlp", Mlp(Gate.GATED, function, Bias.ADDED), NormKind.RMS)
     bodies = {_RECURRENT: GatedRecurrence(function), _ATTENTION: attention}
     kinds = fields.optional_words("block_types", length=None, allowed=(_RECURRENT, _ATTENTION)) or (_RECURRENT,)
-    layers = tuple(
-        Layer((Branch("mixer", bodies[kinds[i % len(kinds)]], NormKind.RMS), mlp)) for i in range(fields.layers())
-    )
+    layers = tuple(Layer((Branch("mixer", bodies[kinds[i % len(kinds)]], NormKind.RMS), mlp)) for i in range(fields.layers()))
     dims = decoder_dims(fields, ffn=width // 2, kv_heads=fields.optional_size("num_key_value_heads"))
     dims |= {SSM_INNER: lru_width, LRU_BLOCK: lru_width // heads, LRU_STATE: 1, CONV_KERNEL: fields.size("conv1d_width")}
     return Architecture(dims, layers, rms_head(fields))
