@@ -25,6 +25,7 @@ from meshwright.app.models.families import FAMILIES
 from meshwright.app.models.families.family import Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.models.families.moe import expert_dims
 from meshwright.app.models.native_params import as_config, is_native
+from meshwright.app.models.stated_parameters import StatedParameters, refuse_contradiction, stated_by_names
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.costmodels.names import did_you_mean
@@ -63,7 +64,9 @@ TEXT_MODELS = {
 FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl", "step3p7"})
 
 
-def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_decoder: bool = False) -> ModelGraph:
+def read_huggingface_config(
+    document: Mapping[str, Any], *, name: str, assume_decoder: bool = False, stated: StatedParameters | None = None
+) -> ModelGraph:
     """The model graph of a parsed config.json.
 
     Fields that say nothing about weights or work (dtype, quantization_config, token ids, dropout) are not
@@ -71,7 +74,8 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     on to launch files (``hyperparameters``). Fields that the file leaves out have the class defaults of transformers. Of
     a model of text and images the text decoder alone is read, and the graph's name says so.
 
-    With ``assume_decoder`` a file of an unknown kind is read as a decoder of Llama's layers, which the graph's name says.
+    With ``assume_decoder`` a file of an unknown kind is read as a decoder of Llama's layers, which the graph's name says. It is
+    refused where ``stated``, what the checkpoint's files state of its parameters, or else the size in a name says otherwise.
 
     Raises ModelError for a family that is not supported and for fields that are missing, ill-typed or out of range.
     """
@@ -85,9 +89,12 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     if isinstance(document.get(_SEEING.get(str(document.get("model_type")), "")), Mapping):
         name = f"{name} (text decoder)"
     if assume_decoder and _is_unknown(document):
-        text = document.get("text_config")
-        described = text if isinstance(text, Mapping) else document
-        assumed = assemble(f"{name} (assumed decoder)", read_assumed_decoder(described, str(document.get("model_type"))))
+        described = _inner(document) or document
+        stated = stated or stated_by_names((name, document.get("_name_or_path"), document.get("name_or_path")))
+        assumption = "assumed decoder" if stated is not None else "assumed decoder of unstated size"
+        assumed = assemble(f"{name} ({assumption})", read_assumed_decoder(described, str(document.get("model_type"))))
+        if stated is not None:
+            refuse_contradiction(assumed.parameters(), stated)
         return replace(assumed, hyperparameters=read_hyperparameters(described))
     family = _family(document)
     _check_architecture(document, family)
@@ -278,7 +285,7 @@ def _single_stack(architecture: Architecture | EncoderDecoder, family: str) -> t
 
 
 def _classifier_layer(head: Head) -> Transform | None:
-    """The pooler; where the model has none, the dense layer of the masked-language head, with its norm if that is ModernBERT's."""
+    """The pooler; where there is none, the dense layer of the masked-language head, with its norm if it is ModernBERT's."""
     if head.pooler is not None or head.transform is None:
         return head.pooler
     return head.transform if head.norm is not None else replace(head.transform, norm=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -9,6 +10,7 @@ from meshwright.app.base.errors import faults_at
 from meshwright.app.base.records import read_record
 from meshwright.app.models.catalog.huggingface_ids import OTHER_FORMATS, OTHER_HYPERPARAMETERS, catalogue_name_of, id_as_written
 from meshwright.app.models.checkpoint import FIELD as CHECKPOINT_FORMAT
+from meshwright.app.models.stated_parameters import StatedParameters
 from meshwright.app.requests.document import REGISTERED, ModelSource
 from meshwright.app.requests.limits import Entry, check_values
 from meshwright.costmodels.calibration.calibration import Calibration
@@ -73,6 +75,10 @@ class ModelFiles(Protocol):
         """The parsed Hugging Face config of a path or Hub id, and the model's name; raises InvalidInputError."""
         ...
 
+    def stated_parameters(self, name: str, config: Mapping[str, Any]) -> StatedParameters | None:
+        """What the files beside a config state of the model's parameters, None where nothing does."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
@@ -118,10 +124,11 @@ def _config_file(source: ModelSource, files: ModelFiles) -> ReadModel:
             graph = replace(graph, hyperparameters=None)
         return replace(read, graph=graph, config={**(read.config or {}), **stored})
     document, name = files.read_config(given)
-    return _read_config(document, name=name, assume_decoder=source.assume_decoder)
+    stated = files.stated_parameters(given, document) if source.assume_decoder and isinstance(document, dict) else None
+    return _read_config(document, name=name, assume_decoder=source.assume_decoder, stated=stated)
 
 
-def _read_config(document: object, *, name: str, assume_decoder: bool) -> ReadModel:
+def _read_config(document: object, *, name: str, assume_decoder: bool, stated: StatedParameters | None = None) -> ReadModel:
     from meshwright.app.models.huggingface import read_huggingface_config
     from meshwright.app.models.native_params import as_config, is_native
 
@@ -130,7 +137,8 @@ def _read_config(document: object, *, name: str, assume_decoder: bool) -> ReadMo
     check_values(document, Entry.FOREIGN)
     if is_native(document):
         document = as_config(document)
-    return ReadModel(read_huggingface_config(document, name=name, assume_decoder=assume_decoder), config=document)
+    graph = read_huggingface_config(document, name=name, assume_decoder=assume_decoder, stated=stated)
+    return ReadModel(graph, config=document)
 
 
 def _graph(source: ModelSource, files: ModelFiles, entry: Entry) -> ReadModel:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from meshwright.app.base.errors import DocumentError, FieldError, faults_at, field_error, join_path
 from meshwright.app.base.figures import BANDWIDTH, COMPUTE, DURATION, MILLISECONDS, RATE, SIZE, Quantity, read_quantity
 from meshwright.app.base.records import read_record, to_document
+from meshwright.app.models.stated_parameters import StatedParameters
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.document import REGISTERED, ClusterSource, GroupSource, ModelSource, RequestDocument, ServingSource
@@ -56,6 +57,10 @@ class Files(Protocol):
         """The parsed Hugging Face config of a path or Hub id, and the model's name; raises InvalidInputError."""
         ...
 
+    def stated_parameters(self, name: str, config: Mapping[str, Any]) -> StatedParameters | None:
+        """What the files beside a config state of the model's parameters, None where nothing does."""
+        ...
+
     def read_text(self, path: str) -> str:
         """The text of the file at a path; raises InvalidInputError."""
         ...
@@ -80,6 +85,10 @@ class NoFiles:
     def read_config(self, name: str) -> tuple[object, str]:
         """Always refuses."""
         return self.read(name), name
+
+    def stated_parameters(self, name: str, config: Mapping[str, Any]) -> StatedParameters | None:
+        """Return None: no file is beside another."""
+        return None
 
     def read_text(self, path: str) -> str:
         """Always refuses."""

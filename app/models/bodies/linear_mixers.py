@@ -147,8 +147,8 @@ _LRU_GATE_FLOPS = 16.0
 class GatedRecurrence:
     """RecurrentGemma's recurrent block (Griffin, arXiv 2402.19427, sections 2.3 and 2.4).
 
-    Two branches of ``ssm_inner`` channels, a convolution and an RG-LRU in one of them, and their product. Gates mix the channels
-    of a block of ``lru_block``.
+    Two branches of ``ssm_inner`` channels, a convolution and an RG-LRU in one of them, and their product. Gates mix the
+    channels of a block of ``lru_block``.
     """
 
     function: str

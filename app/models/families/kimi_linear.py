@@ -65,9 +65,7 @@ _LATENT_EXPERTS = "routed_expert_hidden_size"
 def _read_kimi_linear(fields: ConfigFields) -> Architecture:
     for name in _UNKNOWN_PARTS:
         if fields.document.get(name):
-            raise ModelError(
-                f"{fields.family}: '{name}' is not supported: its parts are not known", given=True, allowed="false"
-            )
+            raise ModelError(f"{fields.family}: '{name}' is not supported: unknown parts", given=True, allowed="false")
     if fields.document.get(_LATENT_EXPERTS) is not None:
         raise ModelError(
             f"{fields.family}: experts of another width than the stream are not supported",

@@ -91,7 +91,7 @@ def window_pattern(fields: ConfigFields) -> int:
             raise ModelError(
                 f"{fields.family}: 'sliding_window_pattern' is not known",
                 given=given,
-                allowed="a number, or L and a last G (LLLG)",
+                allowed="a number, or letters as LLLG",
             )
         return len(given)
     return fields.optional_size("sliding_window_pattern") or fields.layers() + 1

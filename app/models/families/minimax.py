@@ -1,4 +1,4 @@
-"""MiniMax-M3 (text): block-sparse attention, and experts after the first dense layers. MiniMax-Text-01 and M1: lightning attention."""
+"""MiniMax-M3 (text): block-sparse attention, experts after the first dense layers. Text-01 and M1: lightning attention."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Llama 3.2 Vision's text model: between its layers some attend to an image in the place of the text.
 
-Layers that attend to an image are planned as attention over the text: their parameters are exact, and their keys and values count
-for each token of the text, not for the patches of an image.
+Layers that attend to an image are planned as attention over the text: their parameters are exact, and their keys and values
+count for each token of the text, not for the patches of an image.
 """
 
 from __future__ import annotations

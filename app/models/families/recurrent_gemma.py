@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.app.models.architecture import Architecture, Bias, Branch, Layer, NormKind
+from meshwright.app.models.architecture import Architecture, Bias, Body, Branch, Layer, NormKind
 from meshwright.app.models.bodies.attention import Attention
 from meshwright.app.models.bodies.linear_mixers import LRU_BLOCK, LRU_STATE, GatedRecurrence
 from meshwright.app.models.bodies.mlp import Gate, Mlp
@@ -40,7 +40,7 @@ def _read_recurrent_gemma(fields: ConfigFields) -> Architecture:
     window = fields.optional_size("attention_window_size")
     attention = Attention(qkv_bias=bias(fields.flag("attention_bias")), out_bias=Bias.ADDED, window=window)
     mlp = Branch("mlp", Mlp(Gate.GATED, function, Bias.ADDED), NormKind.RMS)
-    bodies = {_RECURRENT: GatedRecurrence(function), _ATTENTION: attention}
+    bodies: dict[str, Body] = {_RECURRENT: GatedRecurrence(function), _ATTENTION: attention}
     kinds = fields.optional_words("block_types", length=None, allowed=(_RECURRENT, _ATTENTION)) or (_RECURRENT,)
     layers = tuple(Layer((Branch("mixer", bodies[kinds[i % len(kinds)]], NormKind.RMS), mlp)) for i in range(fields.layers()))
     dims = decoder_dims(fields, ffn=width // 2, kv_heads=fields.optional_size("num_key_value_heads"))

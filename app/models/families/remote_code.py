@@ -1,4 +1,4 @@
-"""Decoders whose code lies beside their weights: InternLM, Baichuan, ChatGLM and GLM-4, Qwen (the first), EXAONE 3, and kin of Llama.
+"""Decoders whose code lies beside their weights: InternLM, Baichuan, ChatGLM, GLM-4, Qwen (the first), EXAONE 3, Llama's kin.
 
 Field names and defaults are those of the configuration files in their repositories; transformers has no class of them.
 """
