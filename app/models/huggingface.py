@@ -60,6 +60,7 @@ TEXT_MODELS = {
     "smolvlm": "llama",
     "step3p7": "step3p5",
 }
+_TEXT_DECODER = " (text decoder)"
 # Of these, older files give the text model's fields beside those of the vision tower.
 FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl", "step3p7"})
 
@@ -85,9 +86,9 @@ def read_huggingface_config(
         document = as_config(document)
     refuse_other_files(document)
     if _holds_text_model(document):
-        return read_huggingface_config(_text_config(document), name=f"{name} (text decoder)")
+        return read_huggingface_config(_text_config(document), name=_as_text_decoder(name))
     if isinstance(document.get(_SEEING.get(str(document.get("model_type")), "")), Mapping):
-        name = f"{name} (text decoder)"
+        name = _as_text_decoder(name)
     if assume_decoder and _is_unknown(document):
         described = _inner(document) or document
         stated = stated or stated_by_names((name, document.get("_name_or_path"), document.get("name_or_path")))
@@ -106,6 +107,10 @@ def read_huggingface_config(
     elif given not in family.architectures and given in embedder_names(family):
         architecture = as_embedder(architecture, family.model_type)
     return replace(assemble(name, architecture), hyperparameters=read_hyperparameters(document))
+
+
+def _as_text_decoder(name: str) -> str:
+    return name if name.endswith(_TEXT_DECODER) else f"{name}{_TEXT_DECODER}"
 
 
 def _is_unknown(document: Mapping[str, Any]) -> bool:

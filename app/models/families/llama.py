@@ -56,6 +56,14 @@ _QWEN2_VL_DEFAULTS = QWEN_DEFAULTS | {
     "num_key_value_heads": 8,
     "max_window_layers": 80,
 }
+_QWEN2_5_OMNI_DEFAULTS = QWEN_DEFAULTS | {
+    "vocab_size": 152064,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+}
 _OLMO2_DEFAULTS = _COMMON | {"vocab_size": 50304, "intermediate_size": 11008}
 
 
@@ -154,6 +162,7 @@ LLAMA_FAMILIES = (
     # Text decoders of models of text and images, which have no class of their own to name.
     Family("qwen2_vl_text", (), read_qwen2, _QWEN2_VL_DEFAULTS),
     Family("qwen2_5_vl_text", (), read_qwen2, _QWEN2_VL_DEFAULTS),
+    Family("qwen2_5_omni_text", (), read_qwen2, _QWEN2_5_OMNI_DEFAULTS),
     Family("qwen3_vl_text", (), _read_qwen3, _QWEN3_DEFAULTS),
     Family("olmo2", ("Olmo2ForCausalLM",), _read_olmo2, _OLMO2_DEFAULTS),
 )

@@ -31,6 +31,7 @@ SAME_AS = {
     "exaone4_5_text": "exaone4",
     # The thinker of Qwen3-Omni has the layers of Qwen3-MoE.
     "qwen3_omni_moe_text": "qwen3_moe",
+    "qwen2_5_omni_text": "qwen2",
 }
 # Kinds that it lacks and has nothing like; the count is that of the published checkpoint's index of tensors.
 WITHOUT_A_CLASS = {
