@@ -72,10 +72,11 @@ with keys and values that layers share or embeddings of each layer (E2B, E4B),
 and Kimi-K3, whose class transformers lacks. Of the 117 files that aiconfigurator-core 0.12.0 ships and 43
 others (`python -m benchmarks.importer_trial`), 129 have exactly the parameters of `transformers`, one
 (Llama-Nemotron) those of its published tensors, 28 are refused as files of quantisation, one has class
-defaults that no model can run with, and one (Kimi-K3) is unknown. Of the 189 kinds that transformers
-5.23 lists as causal language models, at their class defaults (`--kinds`), 77 have exactly its
-parameters, 102 are unknown; of the other ten the defaults describe no
-model, transformers builds none from them, or its class is a part of the model that is read.
+defaults that no model can run with, and one (Kimi-K3) is unknown. Of the 188 kinds that transformers
+5.23 lists as causal language models, at their class defaults (`--kinds`), 86 have exactly its
+parameters, 90 are unknown. Of `longcat_flash` it also builds gates for the experts that do nothing, which
+no checkpoint has; without these the counts are equal. Of the other eleven the defaults describe no model,
+transformers builds none from them, or its class is a part of the model that is read.
 
 A classifier of any decoder or encoder is read under its `...ForSequenceClassification`: the head then has a row
 for each of `num_labels` (or `id2label`), and no vocabulary.
