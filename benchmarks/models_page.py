@@ -22,8 +22,8 @@ id of the Hugging Face Hub (one of those below, or one whose `config.json` is in
 cache), by a checkpoint's folder, a `config.json`, a `params.json` of Mistral or Meta, or a GGUF file, of
 which the header alone is read (architectures `llama`, `qwen2`, `qwen3`, `qwen3moe`, `phi3`; its tensors must
 hold the parameters of a model of its sizes), or as a [model graph](request-format.md#model-exactly-one-source).
-Parameters are exact: tests compare each kind of model with what `transformers` builds, or with what is
-published where it has no class. Active parameters are those that one token meets: of routed experts its top k.
+Parameters are exact: tests compare each kind of model with what `transformers` builds, or, where it has no
+class, with a kind that has the same layers. Active parameters are those that one token meets: of routed experts its top k.
 Sizes in names and on model cards are rounded, and may count more: a vision tower, layers for
 multi-token prediction, a tied table twice.
 """

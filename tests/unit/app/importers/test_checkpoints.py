@@ -15,8 +15,9 @@ from meshwright.solver.problem.graph import ModelGraph
 
 FOLDER = Path(__file__).parent / "checkpoints"
 
-# Parameters of the published weights that the layers hold: without towers, layers for multi-token prediction, and biases that
-# correct routing. Of LongCat no more than the model card's 560 billion are published, of EXAONE 4.5 33 with its tower.
+# Parameters of the layers: without towers, layers for multi-token prediction, and biases that correct routing. They are
+# those of transformers where it has the class (of LongCat without the gates of experts that do nothing), else within 0.3% of
+# the model card.
 PARAMETERS = {
     "apertus-8b": 8_053_338_176,
     "baichuan2-13b": 13_896_668_160,

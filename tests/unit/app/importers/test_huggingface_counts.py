@@ -33,7 +33,8 @@ SAME_AS = {
     "qwen3_omni_moe_text": "qwen3_moe",
     "qwen2_5_omni_text": "qwen2",
 }
-# Kinds that it lacks and has nothing like; the count is that of the published checkpoint's index of tensors.
+# Kinds that it lacks: of Nemotron-NAS the count is that of the published checkpoint's index of tensors, of the others our own,
+# which test_huggingface_wrappers compares with a kind of the same layers where there is one.
 WITHOUT_A_CLASS = {
     "nemotron-nas",
     "Yi",
