@@ -72,6 +72,9 @@ ACTIVATION_FLOPS = {
     "quick_gelu": _SILU_FLOPS + 1.0,
     # gpt-oss: three clamps, the sum up + 1 and the product with alpha on top of SiLU.
     "clamped_silu": _SILU_FLOPS + 5.0,
+    # xIELU (arXiv 2411.13010): a square, an exponential, three products, two sums and the choice between its sides.
+    "xielu": 8.0,
+    "tanh": 5.0,
     "relu": 1.0,
     "relu2": 2.0,
 }
@@ -236,31 +239,41 @@ class Tie(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """Dense layer with activation function and norm before a vocabulary head, in a dim of its own."""
+    """Dense layer with activation function and norm (if any) before a head, in a dim of its own."""
 
     dim: str
     function: str
-    norm: NormKind
+    norm: NormKind | None
+    bias: Bias = Bias.ADDED
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Final norm and transform (if any) and vocabulary head; ``width`` as in Embedding."""
+    """Final norm and transform (if any) and vocabulary head; ``width`` as in Embedding.
+
+    pooler   dense layer over one token that the model has without its vocabulary head, if any
+    """
 
     tie: Tie
     norm: NormKind | None
     bias: Bias = Bias.NONE
     width: str = HIDDEN
     transform: Transform | None = None
+    pooler: Transform | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClassHead:
-    """Final norm and a classifier of one token into the classes of ``dim``: the vocabulary, or labels beside one."""
+    """Final norm and a classifier of one token into the classes of ``dim``: the vocabulary, or labels beside one.
+
+    dim         None where the token's vector is all that is wanted: an embedding of the sequence
+    transform   dense layer before it, if any
+    """
 
     norm: NormKind | None
     bias: Bias = Bias.ADDED
-    dim: str = VOCAB
+    dim: str | None = VOCAB
+    transform: Transform | None = None
 
 
 @dataclass(frozen=True)

@@ -270,19 +270,26 @@ def _class_block(head: ClassHead) -> Block:
     if head.norm is not None:
         steps.append(norm("final_norm", head.norm, source=stream, target="final_normed"))
         stream = steps[-1].outputs[0]
-    pooled, logits = Tensor("pooled", (BATCH, HIDDEN)), Tensor("logits", (BATCH, head.dim))
-    steps.append(Operator("pool", OperatorKind.ELEMENTWISE, inputs=(stream,), outputs=(pooled,)))
-    steps.append(projection("classify", source=pooled, outputs=(logits,), suffixes=("_class",), bias=head.bias))
-    return Block("head", (*steps, _loss(logits)), output="loss")
+    steps.append(Operator("pool", OperatorKind.ELEMENTWISE, inputs=(stream,), outputs=(Tensor("pooled", (BATCH, HIDDEN)),)))
+    if head.transform is not None:
+        steps += _transform(head.transform, steps[-1].outputs[0])
+    if head.dim is not None:
+        pooled, logits = steps[-1].outputs[0], Tensor("logits", (BATCH, head.dim))
+        steps.append(projection("classify", source=pooled, outputs=(logits,), suffixes=("_class",), bias=head.bias))
+    return Block("head", (*steps, _loss(steps[-1].outputs[0])), output="loss")
 
 
 def _transform(transform: Transform, source: Tensor) -> list[Operator]:
-    dense, activated = activation("transformed", transform.dim), activation("transform_act", transform.dim)
-    return [
-        projection("transform", source=source, outputs=(dense,), suffixes=("_transform",), bias=Bias.ADDED),
+    rows = source.dims[:-1]
+    dense, activated = (Tensor(name, (*rows, transform.dim)) for name in ("transformed", "transform_act"))
+    steps = [
+        projection("transform", source=source, outputs=(dense,), suffixes=("_transform",), bias=transform.bias),
         activation_operator("transform_act", transform.function, inputs=(dense,), target=activated),
-        norm("transform_norm", transform.norm, source=activated, target="transform_normed", over=(transform.dim,)),
     ]
+    if transform.norm is not None:
+        over = (transform.dim,)
+        steps.append(norm("transform_norm", transform.norm, source=activated, target="transform_normed", over=over))
+    return steps
 
 
 def _lm_head(head: Head, source: Tensor, width: str, table: str) -> Operator:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.app.models.architecture import Architecture, Bias, Branch, ClassHead, EncoderDecoder, Head, Layer, NormKind
+from meshwright.app.models.architecture import (
+    Architecture,
+    Bias,
+    Branch,
+    ClassHead,
+    EncoderDecoder,
+    Head,
+    Layer,
+    NormKind,
+    Transform,
+)
 from meshwright.app.models.assembly import assemble
 from meshwright.app.models.bodies.attention import Attention
 from meshwright.app.models.bodies.experts import Experts, SharedExpert
@@ -14,6 +24,8 @@ from meshwright.app.models.config_fields import MAX_FIELD, ConfigFields
 from meshwright.app.models.families import FAMILIES
 from meshwright.app.models.families.family import Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.app.models.families.moe import expert_dims
+from meshwright.app.models.native_params import as_config, is_native
+from meshwright.app.models.stated_parameters import StatedParameters, refuse_contradiction, stated_by_names
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.costmodels.names import did_you_mean
@@ -23,11 +35,13 @@ from meshwright.solver.problem.hyperparameters import Hyperparameters, RotarySca
 # Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
 TEXT_MODELS = {
     "aya_vision": "cohere2",
+    "exaone4_5": "exaone4",
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
     "internvl": "qwen2",
+    "internvl_chat": "internlm2",
     "kimi_k25": "deepseek_v3",
     "llama4": "llama4_text",
     "llava": "llama",
@@ -35,6 +49,7 @@ TEXT_MODELS = {
     "llava_onevision": "qwen2",
     "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
+    "mllama": "mllama_text_model",
     "paligemma": "gemma",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_vl": "qwen2_vl_text",
@@ -45,11 +60,14 @@ TEXT_MODELS = {
     "smolvlm": "llama",
     "step3p7": "step3p5",
 }
+_TEXT_DECODER = " (text decoder)"
 # Of these, older files give the text model's fields beside those of the vision tower.
 FLAT_MODELS = frozenset({"qwen2_vl", "qwen2_5_vl", "step3p7"})
 
 
-def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_decoder: bool = False) -> ModelGraph:
+def read_huggingface_config(
+    document: Mapping[str, Any], *, name: str, assume_decoder: bool = False, stated: StatedParameters | None = None
+) -> ModelGraph:
     """The model graph of a parsed config.json.
 
     Fields that say nothing about weights or work (dtype, quantization_config, token ids, dropout) are not
@@ -57,27 +75,42 @@ def read_huggingface_config(document: Mapping[str, Any], *, name: str, assume_de
     on to launch files (``hyperparameters``). Fields that the file leaves out have the class defaults of transformers. Of
     a model of text and images the text decoder alone is read, and the graph's name says so.
 
-    With ``assume_decoder`` a file of an unknown kind is read as a decoder of Llama's layers, which the graph's name says.
+    With ``assume_decoder`` a file of an unknown kind is read as a decoder of Llama's layers, which the graph's name says. It is
+    refused where ``stated``, what the checkpoint's files state of its parameters, or else the size in a name says otherwise.
 
     Raises ModelError for a family that is not supported and for fields that are missing, ill-typed or out of range.
     """
     if not isinstance(document, Mapping):
         raise ModelError("a config.json must be an object", given=type(document).__name__)
+    if is_native(document):
+        document = as_config(document)
     refuse_other_files(document)
     if _holds_text_model(document):
-        return read_huggingface_config(_text_config(document), name=f"{name} (text decoder)")
+        return read_huggingface_config(_text_config(document), name=_as_text_decoder(name))
+    if isinstance(document.get(_SEEING.get(str(document.get("model_type")), "")), Mapping):
+        name = _as_text_decoder(name)
     if assume_decoder and _is_unknown(document):
-        text = document.get("text_config")
-        described = text if isinstance(text, Mapping) else document
-        assumed = assemble(f"{name} (assumed decoder)", read_assumed_decoder(described, str(document.get("model_type"))))
+        described = _inner(document) or document
+        stated = stated or stated_by_names((name, document.get("_name_or_path"), document.get("name_or_path")))
+        assumption = "assumed decoder" if stated is not None else "assumed decoder of unstated size"
+        assumed = assemble(f"{name} ({assumption})", read_assumed_decoder(described, str(document.get("model_type"))))
+        if stated is not None:
+            refuse_contradiction(assumed.parameters(), stated)
         return replace(assumed, hyperparameters=read_hyperparameters(described))
     family = _family(document)
     _check_architecture(document, family)
     fields = ConfigFields(document, family.model_type, family.defaults, family.aliases)
     architecture = family.read(fields)
-    if _architecture(document) in classifier_names(family):
+    given = _architecture(document)
+    if given not in family.architectures and given in classifier_names(family):
         architecture = as_classifier(architecture, document, family.model_type)
+    elif given not in family.architectures and given in embedder_names(family):
+        architecture = as_embedder(architecture, family.model_type)
     return replace(assemble(name, architecture), hyperparameters=read_hyperparameters(document))
+
+
+def _as_text_decoder(name: str) -> str:
+    return name if name.endswith(_TEXT_DECODER) else f"{name}{_TEXT_DECODER}"
 
 
 def _is_unknown(document: Mapping[str, Any]) -> bool:
@@ -87,26 +120,64 @@ def _is_unknown(document: Mapping[str, Any]) -> bool:
     return kind not in FAMILIES if kind is not None else _architecture(document) not in known
 
 
-def _holds_text_model(document: Mapping[str, Any]) -> bool:
-    """Return True for a model known to hold a text model, and for an unknown one whose ``text_config`` names a known type."""
+# Where models of several parts hold their text model; that of Qwen-Omni lies in one of these inside another.
+_INNER = ("text_config", "llm_config", "language_config", "thinker_config")
+# Kinds under whose name come text models, and models of text and images by fields beside.
+_SEEING = {"chatglm": "vision_config", "qwen": "visual"}
+_MOST_NESTED = 3
+
+
+def _holds_text_model(document: Mapping[str, Any], depth: int = 0) -> bool:
+    """Return True for a model known to hold a text model, and for an unknown one that holds one of a known kind."""
     model_type = document.get("model_type")
-    if not isinstance(model_type, str) or model_type in FAMILIES:
+    if model_type is not None and (not isinstance(model_type, str) or model_type in FAMILIES):
         return False
-    text = document.get("text_config")
-    return model_type in TEXT_MODELS or (isinstance(text, Mapping) and text.get("model_type") in FAMILIES)
+    if model_type is None and _is_known_class(document):
+        return False
+    inner = _inner(document)
+    if model_type in TEXT_MODELS:
+        return True
+    return inner is not None and depth < _MOST_NESTED and (_names_family(inner) or _holds_text_model(inner, depth + 1))
+
+
+def _inner(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((document[name] for name in _INNER if isinstance(document.get(name), Mapping)), None)
+
+
+def _names_family(document: Mapping[str, Any]) -> bool:
+    kind = document.get("model_type")
+    return kind in FAMILIES if isinstance(kind, str) else kind is None and _is_known_class(document)
+
+
+def _is_known_class(document: Mapping[str, Any]) -> bool:
+    given = document.get("architectures")
+    name = given[0] if isinstance(given, list) and given else None
+    return isinstance(name, str) and any(name in family.architectures for family in FAMILIES.values())
 
 
 def _text_config(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The nested config of the text model; what it leaves out and the outer file says about tied weights holds."""
-    text = document.get("text_config") or {}
-    if not text and document["model_type"] in FLAT_MODELS:
+    kind, text = document.get("model_type"), _inner(document) or {}
+    if not text and kind in FLAT_MODELS:
         text = {key: value for key, value in document.items() if key != "model_type"}
-    if not isinstance(text, Mapping):
-        raise ModelError("'text_config' must be an object", given=text)
+    elif not text and document.get("text_config") not in (None, {}):
+        raise ModelError("'text_config' must be an object", given=document["text_config"])
     outer = {key: document[key] for key in ("tie_word_embeddings",) if key in document}
-    if _holds_text_model(text):
-        raise ModelError("'text_config' must describe a text model", given=text["model_type"])
-    return {"model_type": TEXT_MODELS.get(document["model_type"]), **outer, **text, "architectures": None}
+    if kind in TEXT_MODELS and _holds_text_model(text):
+        raise ModelError("'text_config' must describe a text model", given=text.get("model_type"))
+    if text.get("model_type") is None and _is_known_class(text):
+        return {**outer, **text}
+    default = TEXT_MODELS.get(kind) if isinstance(kind, str) else None
+    nested = _inner(text) is not None and not _names_family(text)
+    kept = {} if nested else {"architectures": None}
+    return _plain_attention({"model_type": default, **outer, **text, **kept})
+
+
+def _plain_attention(text: dict[str, Any]) -> dict[str, Any]:
+    """A DeepSeek-V2 without latent attention, which DeepSeek-VL2 and DeepSeek-OCR hold, by the kind that it has."""
+    if text.get("model_type") in ("deepseek_v2", "deepseek_v3") and text.get("use_mla") is False:
+        return text | {"model_type": "deepseek"}
+    return text
 
 
 def supported_model_types() -> tuple[str, ...]:
@@ -137,13 +208,14 @@ def _model_type_of_architecture(document: Mapping[str, Any]) -> str:
             "a config.json must name its 'model_type' or 'architectures'", allowed=", ".join(supported_model_types())
         )
     for family in FAMILIES.values():
-        if architecture in (*family.architectures, *classifier_names(family)):
+        if architecture in (*family.architectures, *classifier_names(family), *embedder_names(family)):
             return family.model_type
     raise ModelError("unknown architecture", given=architecture, allowed=", ".join(_supported_architectures()))
 
 
 def _check_architecture(document: Mapping[str, Any], family: Family) -> None:
-    architecture, allowed = _architecture(document), (*family.architectures, *classifier_names(family))
+    architecture = _architecture(document)
+    allowed = (*family.architectures, *classifier_names(family), *embedder_names(family))
     if architecture is not None and architecture not in allowed:
         raise ModelError(
             f"architecture not supported for model_type {family.model_type!r}", given=architecture, allowed=", ".join(allowed)
@@ -164,33 +236,64 @@ def _supported_architectures() -> list[str]:
     return sorted({name for family in FAMILIES.values() for name in family.architectures})
 
 
-# Decoders with a classifier in the place of the vocabulary head: reward models, rerankers, guards.
+# Models with a classifier in the place of the vocabulary head (reward models, rerankers, guards), and those without a head, of
+# which one token's vector is wanted (embeddings).
 #
 # transformers has one form for all decoders (``GenericForSequenceClassification``): the last token's vector, after the final
-# norm, times a matrix without bias that has a row for each label.
+# norm, times a matrix without bias that has a row for each label. Encoders have a dense layer before it, and a bias.
 
 LABELS = "labels"
 """Classes of a classifier."""
 
 _SUFFIX = "ForSequenceClassification"
-_DECODER_SUFFIX = "ForCausalLM"
-_OTHER_FORMS = {"GPT2LMHeadModel": "GPT2"}
+_EMBEDDER_SUFFIX = "Model"
+_HEADED_SUFFIXES = ("ForCausalLM", "ForMaskedLM")
+_OTHER_FORMS = {"GPT2LMHeadModel": ("GPT2",), "Gemma3ForCausalLM": ("Gemma3", "Gemma3Text")}
 # A model that says nothing of its labels has two (transformers 5.23, PreTrainedConfig).
 _USUAL_LABELS = 2
 
 
 def classifier_names(family: Family) -> tuple[str, ...]:
-    """The classes of a family's classifiers, one for each class of its decoders."""
-    stems = ((name, _OTHER_FORMS.get(name, name.removesuffix(_DECODER_SUFFIX))) for name in family.architectures)
-    return tuple(f"{stem}{_SUFFIX}" for name, stem in stems if stem != name)
+    """The classes of a family's classifiers, one for each of its classes with a vocabulary head."""
+    return tuple(f"{stem}{_SUFFIX}" for stem in _stems(family))
+
+
+def embedder_names(family: Family) -> tuple[str, ...]:
+    """The classes of a family's models without a head, one for each of its classes with a vocabulary head."""
+    return tuple(f"{stem}{_EMBEDDER_SUFFIX}" for stem in _stems(family))
+
+
+def _stems(family: Family) -> Iterator[str]:
+    for name in family.architectures:
+        plain = next((name.removesuffix(suffix) for suffix in _HEADED_SUFFIXES if name.endswith(suffix)), None)
+        yield from _OTHER_FORMS.get(name, () if plain is None else (plain,))
 
 
 def as_classifier(architecture: Architecture | EncoderDecoder, document: Mapping[str, Any], family: str) -> Architecture:
     """The architecture with a classifier of the file's labels as its head; raises ModelError for labels that are none."""
+    single, head = _single_stack(architecture, family)
+    is_encoder = head.transform is not None
+    head_of_labels = ClassHead(head.norm, bias(is_encoder), LABELS, _classifier_layer(head))
+    return replace(single, dims={**single.dims, LABELS: _labels(document, family)}, head=head_of_labels)
+
+
+def as_embedder(architecture: Architecture | EncoderDecoder, family: str) -> Architecture:
+    """The architecture without its vocabulary head, with the dense layer that it then has."""
+    single, head = _single_stack(architecture, family)
+    return replace(single, head=ClassHead(head.norm, Bias.NONE, None, head.pooler))
+
+
+def _single_stack(architecture: Architecture | EncoderDecoder, family: str) -> tuple[Architecture, Head]:
     if isinstance(architecture, EncoderDecoder) or not isinstance(architecture.head, Head) or architecture.head.width != HIDDEN:
-        raise ModelError(f"{family}: a classifier of this kind is not supported", allowed="decoders with one final norm")
-    head = ClassHead(architecture.head.norm, Bias.NONE, LABELS)
-    return replace(architecture, dims={**architecture.dims, LABELS: _labels(document, family)}, head=head)
+        raise ModelError(f"{family}: a head of this kind is not supported", allowed="one stack of layers with one final norm")
+    return architecture, architecture.head
+
+
+def _classifier_layer(head: Head) -> Transform | None:
+    """The pooler; where there is none, the dense layer of the masked-language head, with its norm if it is ModernBERT's."""
+    if head.pooler is not None or head.transform is None:
+        return head.pooler
+    return head.transform if head.norm is not None else replace(head.transform, norm=None)
 
 
 def _labels(document: Mapping[str, Any], family: str) -> int:

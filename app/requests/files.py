@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from meshwright.app.base.documents import MAX_DOCUMENT_BYTES, NonFinite, parse_document, read_bounded
 from meshwright.app.models.checkpoint import QUANTISATION_FILE, with_quantisation_file
+from meshwright.app.models.stated_parameters import StatedParameters, stated_by_files, stated_by_names
 from meshwright.app.requests.calibrations import StoredCalibrations
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.models import NO_REGISTRY, Registry
@@ -44,11 +45,13 @@ class FilesBeside:
         model's name; raises InvalidInputError."""
         from meshwright.app.models.gguf import ENDING as GGUF_ENDING
         from meshwright.app.models.gguf import read_gguf
+        from meshwright.app.models.native_params import PARAMS
         from meshwright.app.requests.model_words import CONFIG, cached_config, is_model_id, not_cached
 
         path = self._folder / name
         if _is_folder(path):
-            return self._with_quantisation(self.read(str(Path(name) / CONFIG)), path), path.resolve().name or CONFIG
+            file = PARAMS if (path / PARAMS).is_file() and not (path / CONFIG).exists() else CONFIG
+            return self._with_quantisation(self.read(str(Path(name) / file)), path), path.resolve().name or CONFIG
         if path.suffix.lower() == GGUF_ENDING:
             return read_gguf(path), path.stem
         if not is_model_id(name) or path.exists():
@@ -58,6 +61,18 @@ class FilesBeside:
             raise not_cached(name)
         read = parse_document(_read(cached, f"config of {name}"), what=f"config of {name}", non_finite=NonFinite.AS_TEXT)
         return self._with_quantisation(read, cached.parent), name
+
+    def stated_parameters(self, name: str, config: Mapping[str, Any]) -> StatedParameters | None:
+        """What the files beside a config state of the model's parameters, None where nothing does."""
+        from meshwright.app.requests.model_words import cached_config, is_model_id
+
+        path = self._folder / name
+        if _is_folder(path):
+            return stated_by_files(path, config)
+        if path.exists():
+            return stated_by_files(path.parent, config) or stated_by_names((path.resolve().parent.name,))
+        cached = cached_config(name) if is_model_id(name) else None
+        return None if cached is None else stated_by_files(cached.parent, config)
 
     @staticmethod
     def _with_quantisation(config: object, folder: Path) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from meshwright.app.models.catalog.huggingface_ids import (
     id_as_written,
 )
 from meshwright.app.models.checkpoint import FIELD as CHECKPOINT_FORMAT
+from meshwright.app.models.stated_parameters import StatedParameters
 from meshwright.app.requests.document import REGISTERED, ModelSource
 from meshwright.app.requests.limits import Entry, check_values
 from meshwright.costmodels.calibration.calibration import Calibration
@@ -84,6 +86,10 @@ class ModelFiles(Protocol):
         """Return True if there is a file or folder of that name, whatever is in it."""
         ...
 
+    def stated_parameters(self, name: str, config: Mapping[str, Any]) -> StatedParameters | None:
+        """What the files beside a config state of the model's parameters, None where nothing does."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ReadModel:
@@ -129,7 +135,8 @@ def _config_file(source: ModelSource, files: ModelFiles) -> ReadModel:
         if copy is None or files.has(given):
             raise
         return _by_name(given, copy)
-    return _read_config(document, name=name, assume_decoder=source.assume_decoder)
+    stated = files.stated_parameters(given, document) if source.assume_decoder and isinstance(document, dict) else None
+    return _read_config(document, name=name, assume_decoder=source.assume_decoder, stated=stated)
 
 
 def _by_name(given: str, copy: Copy | None) -> ReadModel:
@@ -150,13 +157,17 @@ def _by_name(given: str, copy: Copy | None) -> ReadModel:
     return replace(read, graph=graph, config=config)
 
 
-def _read_config(document: object, *, name: str, assume_decoder: bool) -> ReadModel:
+def _read_config(document: object, *, name: str, assume_decoder: bool, stated: StatedParameters | None = None) -> ReadModel:
     from meshwright.app.models.huggingface import read_huggingface_config
+    from meshwright.app.models.native_params import as_config, is_native
 
     if not isinstance(document, dict):
         raise ModelError("a Hugging Face config is a JSON object", given=type(document).__name__)
     check_values(document, Entry.FOREIGN)
-    return ReadModel(read_huggingface_config(document, name=name, assume_decoder=assume_decoder), config=document)
+    if is_native(document):
+        document = as_config(document)
+    graph = read_huggingface_config(document, name=name, assume_decoder=assume_decoder, stated=stated)
+    return ReadModel(graph, config=document)
 
 
 def _graph(source: ModelSource, files: ModelFiles, entry: Entry) -> ReadModel:

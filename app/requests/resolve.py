@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from meshwright.app.base.errors import DocumentError, FieldError, faults_at, field_error, join_path
 from meshwright.app.base.figures import BANDWIDTH, COMPUTE, DURATION, MILLISECONDS, RATE, SIZE, Quantity, read_quantity
 from meshwright.app.base.records import read_record, to_document
+from meshwright.app.models.stated_parameters import StatedParameters
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.document import REGISTERED, ClusterSource, GroupSource, ModelSource, RequestDocument, ServingSource
@@ -60,6 +61,10 @@ class Files(Protocol):
         """Return True if there is a file or folder of that name."""
         ...
 
+    def stated_parameters(self, name: str, config: Mapping[str, Any]) -> StatedParameters | None:
+        """What the files beside a config state of the model's parameters, None where nothing does."""
+        ...
+
     def read_text(self, path: str) -> str:
         """The text of the file at a path; raises InvalidInputError."""
         ...
@@ -88,6 +93,10 @@ class NoFiles:
     def has(self, name: str) -> bool:
         """There are none."""
         return False
+
+    def stated_parameters(self, name: str, config: Mapping[str, Any]) -> StatedParameters | None:
+        """Return None: no file is beside another."""
+        return None
 
     def read_text(self, path: str) -> str:
         """Always refuses."""

@@ -278,6 +278,7 @@ def require_servable(request: ServingRequest) -> None:
                 raise ModelError(
                     "only causal attention can generate token by token",
                     given=f"{block.name}/{operator.name}: full",
+                    remedy="of an encoder (embeddings, reranking) training is planned; serving it is not",
                 )
     _require_prefill_layout(request)
 

@@ -34,6 +34,7 @@ class Experts:
 
     ``reads`` is the dim of a token that routed experts read and write: with ``expert_latent`` a projection that all experts
     share goes before the dispatch and another comes after the combination (LatentMoE of Nemotron 3).
+    ``idle`` is the dim of experts that hand a token back as it is (LongCat): the router has columns for them.
     """
 
     function: str
@@ -43,6 +44,7 @@ class Experts:
     shared: SharedExpert = SharedExpert.NONE
     shared_bias: Bias = Bias.NONE
     reads: str = HIDDEN
+    idle: str | None = None
 
     @property
     def tag(self) -> str:
@@ -59,7 +61,11 @@ class Experts:
     def route(self, source: Tensor) -> list[Operator]:
         """The choice of each token's experts, tensor ``routing``."""
         logits, routing = activation("router_logits", EXPERTS), activation("routing", TOP_K)
-        router = projection("router", source=source, outputs=(logits,), suffixes=("_router",), bias=self.router_bias)
+        outputs: tuple[Tensor, ...] = (logits,)
+        suffixes: tuple[str, ...] = ("_router",)
+        if self.idle is not None:
+            outputs, suffixes = (logits, activation("idle_logits", self.idle)), ("_router", "_idle")
+        router = projection("router", source=source, outputs=outputs, suffixes=suffixes, bias=self.router_bias)
         return [router, _elementwise("route", (logits,), routing, flops=_ROUTE_FLOPS, saved=(logits.name,))]
 
     def _in_latent(self, source: Tensor) -> list[Operator]:

@@ -194,7 +194,7 @@ class GatedDeltaNet:
             outputs=(y,),
             weights=tuple(Weight(name, (SSM_HEADS,)) for name in ("a_log", "dt_bias")),
             saved=(v.name, k.name, q.name, gates.name),
-            flops_per_element=_correction_flops(dims),
+            flops_per_element=correction_flops(dims),
             chunk=CHUNK,
         )
         gate = self._gate(y, z)
@@ -211,7 +211,7 @@ class GatedDeltaNet:
         )
 
 
-def _correction_flops(dims: Mapping[str, int]) -> float:
+def correction_flops(dims: Mapping[str, int]) -> float:
     """FLOPs for each element of the values beside those of a chunked scan: K K^T of a chunk, the product of its inverted
     triangle with keys and with values, and what the state gives back for the keys (the paper's section 3.3)."""
     width, state = dims[SSM_HEAD_DIM], dims[SSM_STATE]

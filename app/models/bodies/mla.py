@@ -37,16 +37,25 @@ class Indexer(StrEnum):
     SHARED = "shared"
 
 
+class HeadGate(StrEnum):
+    """The gate on the output of each head: none, or one number a head."""
+
+    NONE = "none"
+    PER_HEAD = "per_head"
+
+
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
     """MLA as it trains: latents are expanded to full heads. ``Q_RANK`` not in dims means queries without a latent.
 
     bias   of the projections into the latents and out of the heads; the expansions have none
+    gate   a number for each head that scales its output, from a projection of its own, or none
     indexer  its projections are counted; attention is priced over all keys, an upper bound of that over the chosen ones
     """
 
     bias: Bias = Bias.NONE
     indexer: Indexer = Indexer.NONE
+    gate: HeadGate = HeadGate.NONE
 
     @property
     def tag(self) -> str:
@@ -65,9 +74,19 @@ class LatentAttention:
         q_rot, k_rot = rope.outputs
         context = activation("context", HEADS, V_HEAD_DIM)
         kernel = attention_kernel(q_rot, k_rot, value, context, mask=AttentionMask.CAUSAL, window=None)
-        out = activation("attn_out", HIDDEN)
+        after = self._gated(source, context) if self.gate is HeadGate.PER_HEAD else []
+        out, context = activation("attn_out", HIDDEN), after[-1].outputs[0] if after else context
         o_proj = projection("o_proj", source=context, outputs=(out,), suffixes=("o",), bias=self.bias)
-        return (*steps, rope, kernel, o_proj)
+        return (*steps, rope, kernel, *after, o_proj)
+
+    def _gated(self, source: Tensor, context: Tensor) -> list[Operator]:
+        gate, gated = activation("head_gate", HEADS), Tensor("context_gated", context.dims)
+        inputs = (context, gate)
+        saved = tuple(tensor.name for tensor in inputs)
+        return [
+            projection("gate_proj", source=source, outputs=(gate,), suffixes=("_gate",), bias=Bias.NONE),
+            Operator("attn_gate", OperatorKind.ELEMENTWISE, inputs, (gated,), saved=saved, flops_per_element=1.0),
+        ]
 
     def _queries(self, source: Tensor, dims: Mapping[str, int]) -> list[Operator]:
         query = activation("q", HEADS, QK_HEAD_DIM)

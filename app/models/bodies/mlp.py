@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from meshwright.app.models.architecture import Bias, activation, activation_flops, projection
@@ -24,12 +24,14 @@ class Mlp:
     """Feed-forward network of width ``ffn``; gate and up projection are one kernel.
 
     ``width`` has more dims than ``ffn`` where layers differ in their width: ``ffn`` is then what all widths are multiples of.
+    ``function_weights`` is what the activation function learns.
     """
 
     gate: Gate
     function: str
     bias: Bias = Bias.NONE
     width: tuple[str, ...] = (FFN,)
+    function_weights: tuple[Weight, ...] = ()
 
     @property
     def tag(self) -> str:
@@ -38,7 +40,7 @@ class Mlp:
 
     def operators(self, source: Tensor, dims: Mapping[str, int]) -> tuple[Operator, ...]:
         """Operators from the (normed) input to the down projection, whose output is the body's."""
-        return feed_forward(
+        entry, activate, down = feed_forward(
             source,
             prefix="",
             width=self.width,
@@ -47,6 +49,7 @@ class Mlp:
             function=self.function,
             bias=self.bias,
         )
+        return entry, replace(activate, weights=self.function_weights), down
 
 
 def feed_forward(

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from meshwright.app.models.families.bailing import BAILING_FAMILIES
 from meshwright.app.models.families.cohere import COHERE_FAMILIES
+from meshwright.app.models.families.dbrx import DBRX_FAMILIES
 from meshwright.app.models.families.deepseek import DEEPSEEK_FAMILIES, DEEPSEEK_V4_FAMILIES
 from meshwright.app.models.families.encoders import ENCODER_FAMILIES
 from meshwright.app.models.families.family import Family
 from meshwright.app.models.families.gemma import GEMMA4_FAMILIES, GEMMA_FAMILIES
 from meshwright.app.models.families.glm import GLM_FAMILIES
 from meshwright.app.models.families.gpt import GPT_FAMILIES, GPT_KIN_FAMILIES
+from meshwright.app.models.families.hunyuan import HUNYUAN_FAMILIES
 from meshwright.app.models.families.hybrid import HYBRID_FAMILIES
+from meshwright.app.models.families.kimi_linear import KIMI_LINEAR_FAMILIES
 from meshwright.app.models.families.lfm import LFM_FAMILIES
 from meshwright.app.models.families.linear_attention import LINEAR_ATTENTION_FAMILIES
 from meshwright.app.models.families.llama import LLAMA_FAMILIES, LLAMA_KIN_FAMILIES
+from meshwright.app.models.families.longcat import LONGCAT_FAMILIES
 from meshwright.app.models.families.mimo import MIMO_FAMILIES
 from meshwright.app.models.families.minimax import MINIMAX_FAMILIES
+from meshwright.app.models.families.mllama import MLLAMA_FAMILIES
 from meshwright.app.models.families.moe import MOE_FAMILIES, MOE_KIN_FAMILIES
 from meshwright.app.models.families.nemotron import NEMOTRON_FAMILIES, NEMOTRON_NAS_FAMILIES
 from meshwright.app.models.families.olmo import OLMO_FAMILIES
 from meshwright.app.models.families.phi import PHI_FAMILIES
+from meshwright.app.models.families.recurrent_gemma import RECURRENT_GEMMA_FAMILIES
+from meshwright.app.models.families.remote_code import REMOTE_CODE_FAMILIES
 from meshwright.app.models.families.starcoder import STARCODER_FAMILIES
 from meshwright.app.models.families.step import STEP_FAMILIES
 
@@ -46,6 +54,14 @@ _GROUPS = (
     MINIMAX_FAMILIES,
     NEMOTRON_NAS_FAMILIES,
     STEP_FAMILIES,
+    BAILING_FAMILIES,
+    DBRX_FAMILIES,
+    HUNYUAN_FAMILIES,
+    KIMI_LINEAR_FAMILIES,
+    LONGCAT_FAMILIES,
+    MLLAMA_FAMILIES,
+    RECURRENT_GEMMA_FAMILIES,
+    REMOTE_CODE_FAMILIES,
     ENCODER_FAMILIES,
 )
 

@@ -158,7 +158,7 @@ def _read_youtu(fields: ConfigFields) -> Architecture:
     """Latent attention in a dense model."""
     attention = Branch("attn", LatentAttention(bias(fields.flag("attention_bias"))), NormKind.RMS)
     layer = Layer((attention, Branch("mlp", gated_mlp(fields), NormKind.RMS)))
-    return Architecture(_latent_dims(fields), (layer,) * fields.layers(), rms_head(fields))
+    return Architecture(latent_dims(fields), (layer,) * fields.layers(), rms_head(fields))
 
 
 def _listed(fields: ConfigFields, dims: dict[str, int], indexers: tuple[Indexer, ...]) -> Architecture:
@@ -211,7 +211,7 @@ def _architecture(fields: ConfigFields, *, mlp_bias: Bias) -> Architecture:
     return Architecture(_dims(fields), (dense,) * n_dense + (sparse,) * (n_layers - n_dense), rms_head(fields))
 
 
-def _latent_dims(fields: ConfigFields) -> dict[str, int]:
+def latent_dims(fields: ConfigFields) -> dict[str, int]:
     """Sizes of the dims of latent attention and of the dense parts."""
     nope, rope = fields.size("qk_nope_head_dim"), fields.size("qk_rope_head_dim")
     sizes = {
@@ -235,7 +235,7 @@ def _dims(fields: ConfigFields) -> dict[str, int]:
     width = fields.size("moe_intermediate_size")
     experts = expert_dims(fields, width=width, shared_width=fields.size("n_shared_experts") * width)
     # DeepSeek-V2 may choose among all experts in spite of its groups.
-    return _latent_dims(fields) | experts | ({} if fields.text("topk_method") == "greedy" else group_dims(fields))
+    return latent_dims(fields) | experts | ({} if fields.text("topk_method") == "greedy" else group_dims(fields))
 
 
 DEEPSEEK_FAMILIES = (

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.app.models.architecture import Architecture, Bias, Branch, Layer, NormKind, NormPlace
 from meshwright.app.models.bodies.attention import Attention, Position, QkNorm
 from meshwright.app.models.bodies.mlp import Gate, Mlp
 from meshwright.app.models.config_fields import ConfigFields
 from meshwright.app.models.families.family import FULL, SLIDING, Family, bias, gated_mlp, llama_dims, rms_head
+from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.model.operators import Weight
 
 _COMMON = {
     "num_hidden_layers": 32,
@@ -52,6 +56,14 @@ _QWEN2_VL_DEFAULTS = QWEN_DEFAULTS | {
     "num_key_value_heads": 8,
     "max_window_layers": 80,
 }
+_QWEN2_5_OMNI_DEFAULTS = QWEN_DEFAULTS | {
+    "vocab_size": 152064,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+}
 _OLMO2_DEFAULTS = _COMMON | {"vocab_size": 50304, "intermediate_size": 11008}
 
 
@@ -77,6 +89,20 @@ def listed_windows(fields: ConfigFields, *, pattern: int) -> tuple[int | None, .
     if kinds is None:
         kinds = tuple(SLIDING if (i + 1) % pattern else FULL for i in range(n_layers))
     return tuple(window if kind == SLIDING else None for kind in kinds)
+
+
+def window_pattern(fields: ConfigFields) -> int:
+    """Every how many layers one sees everything: a number, or letters of which the last is that layer's (LLLG)."""
+    given = fields.document.get("sliding_window_pattern")
+    if isinstance(given, str):
+        if not given.endswith("G") or set(given[:-1]) - {"L"}:
+            raise ModelError(
+                f"{fields.family}: 'sliding_window_pattern' is not known",
+                given=given,
+                allowed="a number, or letters as LLLG",
+            )
+        return len(given)
+    return fields.optional_size("sliding_window_pattern") or fields.layers() + 1
 
 
 def _read_llama(fields: ConfigFields) -> Architecture:
@@ -136,6 +162,7 @@ LLAMA_FAMILIES = (
     # Text decoders of models of text and images, which have no class of their own to name.
     Family("qwen2_vl_text", (), read_qwen2, _QWEN2_VL_DEFAULTS),
     Family("qwen2_5_vl_text", (), read_qwen2, _QWEN2_VL_DEFAULTS),
+    Family("qwen2_5_omni_text", (), read_qwen2, _QWEN2_5_OMNI_DEFAULTS),
     Family("qwen3_vl_text", (), _read_qwen3, _QWEN3_DEFAULTS),
     Family("olmo2", ("Olmo2ForCausalLM",), _read_olmo2, _OLMO2_DEFAULTS),
 )
@@ -200,6 +227,8 @@ _EXAONE4_DEFAULTS = _KIN_COMMON | {
     "layer_types": None,
 }
 _ARCEE_DEFAULTS = _KIN_COMMON | {"hidden_size": 2560, "intermediate_size": 18432, "hidden_act": "relu2"}
+_XIELU, _XIELU_ALPHAS = "xielu", "xielu_alphas"
+_APERTUS_DEFAULTS = _KIN_COMMON | {"vocab_size": 131072, "intermediate_size": 14336, "hidden_act": _XIELU}
 _CWM_DEFAULTS = _KIN_COMMON | {
     "vocab_size": 128256,
     "hidden_size": 6144,
@@ -307,6 +336,15 @@ def _read_iquest(fields: ConfigFields) -> Architecture:
     return _read_internlm3(fields)
 
 
+def _read_apertus(fields: ConfigFields) -> Architecture:
+    """Norms of queries and keys, and a plain network whose activation function learns two numbers."""
+    attention_bias, function = bias(fields.flag("attention_bias")), fields.text("hidden_act")
+    attention = Attention(qkv_bias=attention_bias, out_bias=attention_bias, qk_norm=QkNorm.PER_HEAD)
+    learned = (Weight("alphas", (_XIELU_ALPHAS,)),) if function == _XIELU else ()
+    stack = _stack(fields, attention, Mlp(Gate.PLAIN, function, function_weights=learned))
+    return replace(stack, dims={**stack.dims, _XIELU_ALPHAS: 2})
+
+
 def _read_helium(fields: ConfigFields) -> Architecture:
     attention = Attention(qkv_bias=bias(fields.flag("attention_bias")), out_bias=Bias.NONE)
     return _stack(fields, attention, gated_mlp(fields, with_bias=bias(fields.flag("mlp_bias"))))
@@ -314,7 +352,7 @@ def _read_helium(fields: ConfigFields) -> Architecture:
 
 def _read_exaone4(fields: ConfigFields) -> Architecture:
     """Norms follow the branches; where layers have windows, full ones know nothing of positions."""
-    listed = listed_windows(fields, pattern=fields.optional_size("sliding_window_pattern") or fields.layers() + 1)
+    listed = listed_windows(fields, pattern=window_pattern(fields))
     mixed = fields.optional_size("sliding_window") is not None
     mlp = Branch("mlp", gated_mlp(fields), NormKind.RMS, NormPlace.AFTER)
     layers = []
@@ -351,7 +389,10 @@ LLAMA_KIN_FAMILIES = (
     Family("hunyuan_v1_dense", ("HunYuanDenseV1ForCausalLM",), _read_hunyuan, _HUNYUAN_DEFAULTS),
     Family("ernie4_5", ("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), _read_ernie, _ERNIE_DEFAULTS),
     Family("exaone4", ("Exaone4ForCausalLM",), _read_exaone4, _EXAONE4_DEFAULTS),
+    # The text decoder of EXAONE 4.5, under the name that its first files gave it.
+    Family("exaone4_5_text", ("Exaone4ForCausalLM",), _read_exaone4, _EXAONE4_DEFAULTS),
     Family("arcee", ("ArceeForCausalLM",), _read_arcee, _ARCEE_DEFAULTS),
+    Family("apertus", ("ApertusForCausalLM",), _read_apertus, _APERTUS_DEFAULTS),
     Family("helium", ("HeliumForCausalLM",), _read_helium, _HELIUM_DEFAULTS),
     Family("internlm3", ("InternLM3ForCausalLM", "LlamaForCausalLM"), _read_internlm3, _INTERNLM3_DEFAULTS, _INTERNLM3_ALIASES),
     Family("iquestcoder", ("IQuestCoderForCausalLM", "LlamaForCausalLM"), _read_iquest, _IQUEST_DEFAULTS),

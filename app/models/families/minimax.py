@@ -1,4 +1,4 @@
-"""MiniMax-M3 (text): block-sparse attention and experts after the first dense layers."""
+"""MiniMax-M3 (text): block-sparse attention, experts after the first dense layers. Text-01 and M1: lightning attention."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ from typing import Any
 from meshwright.app.models.architecture import Architecture, Body, Branch, Layer, NormKind
 from meshwright.app.models.bodies.attention import Attention, BlockSparseAttention, QkNorm
 from meshwright.app.models.bodies.experts import Experts, SharedExpert
+from meshwright.app.models.bodies.linear_mixers import LightningAttention
 from meshwright.app.models.bodies.mlp import Gate, Mlp
 from meshwright.app.models.config_fields import ConfigFields
 from meshwright.app.models.families.family import FULL, Family, llama_dims, rms_head
+from meshwright.app.models.families.linear_attention import LINEAR
 from meshwright.app.models.families.moe import expert_dims
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.dims import INDEX_DIM, INDEX_HEADS
+from meshwright.costmodels.model.dims import (
+    HEAD_DIM,
+    HEADS,
+    INDEX_DIM,
+    INDEX_HEADS,
+    SSM_GROUPS,
+    SSM_HEAD_DIM,
+    SSM_HEADS,
+    SSM_STATE,
+)
 
 _DEFAULTS = {
     "vocab_size": 200064,
@@ -91,8 +102,58 @@ def _feed_forward_kinds(fields: ConfigFields) -> tuple[str, ...]:
     return tuple(_SPARSE if each else _DENSE for each in sparse[:n_layers])
 
 
+# MiniMax-Text-01, MiniMax-M1: lightning attention, softmax attention in some layers, experts in all. The constants by which
+# residuals and branches are multiplied change neither weights nor work.
+
+_TEXT_DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": None,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "layer_types": None,
+    "attn_type_list": None,
+    "block_size": 256,
+    "shared_intermediate_size": 0,
+}
+
+
+def _read_text_01(fields: ConfigFields) -> Architecture:
+    width, function, n_layers = fields.size("intermediate_size"), fields.text("hidden_act"), fields.layers()
+    shared = fields.count("shared_intermediate_size")
+    attention = Attention(window=fields.optional_size("sliding_window"))
+    bodies: dict[str, Body] = {FULL: attention, LINEAR: LightningAttention(fields.size("block_size"), function)}
+    experts = Branch("mlp", Experts(function, shared=SharedExpert.GATED if shared else SharedExpert.NONE), NormKind.RMS)
+    layers = tuple(Layer((Branch("attn", bodies[kind], NormKind.RMS), experts)) for kind in _text_kinds(fields, n_layers))
+    dims = llama_dims(fields, ffn=width) | expert_dims(fields, width=width, shared_width=shared or None)
+    heads, head_dim = dims[HEADS], dims[HEAD_DIM]
+    dims |= {SSM_HEADS: heads, SSM_GROUPS: heads, SSM_HEAD_DIM: head_dim, SSM_STATE: head_dim}
+    return Architecture(dims, layers, rms_head(fields))
+
+
+def _text_kinds(fields: ConfigFields, n_layers: int) -> tuple[str, ...]:
+    """As listed, in words or as 1 for softmax attention; else every layer of an odd number, from 1, sees everything."""
+    listed = fields.optional_words("layer_types", length=n_layers, allowed=(FULL, LINEAR))
+    if listed is not None:
+        return listed
+    given = fields.optional_switches("attn_type_list", least_length=n_layers)
+    if given is not None:
+        return tuple(FULL if each else LINEAR for each in given[:n_layers])
+    return tuple(FULL if (i + 1) % 2 else LINEAR for i in range(n_layers))
+
+
 MINIMAX_FAMILIES = (
     Family("minimax_m3_vl_text", ("MiniMaxM3VLForCausalLM",), _read_m3, _DEFAULTS, _ALIASES),
     # The file of the text model alone, of a kind that transformers lacks.
     Family("minimax_m3", ("MiniMaxM3ForCausalLM", "MiniMaxM3SparseForCausalLM"), _read_m3, _DEFAULTS, _ALIASES),
+    Family("minimax", ("MiniMaxForCausalLM",), _read_text_01, _TEXT_DEFAULTS, _ALIASES),
+    Family("minimax_text_01", ("MiniMaxText01ForCausalLM",), _read_text_01, _TEXT_DEFAULTS, _ALIASES),
+    Family("minimax_m1", ("MiniMaxM1ForCausalLM", "MiniMaxText01ForCausalLM"), _read_text_01, _TEXT_DEFAULTS, _ALIASES),
 )

@@ -9,7 +9,7 @@ from meshwright.app.models.bodies.attention import Attention, OutputGate, Positi
 from meshwright.app.models.bodies.experts import Experts, SharedExpert
 from meshwright.app.models.config_fields import ConfigFields
 from meshwright.app.models.families.family import FULL, SLIDING, Family, bias, gated_mlp, llama_dims, rms_head, tie
-from meshwright.app.models.families.llama import listed_windows
+from meshwright.app.models.families.llama import listed_windows, window_pattern
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_GROUPS, EXPERTS, HEADS, SHARED_FFN, TOP_GROUPS, TOP_K
 from meshwright.costmodels.model.operators import AttentionMask, Weight
@@ -67,6 +67,13 @@ _QWEN3_VL_MOE_DEFAULTS = _QWEN3_MOE_DEFAULTS | {
     "moe_intermediate_size": 1408,
     "num_experts_per_tok": 4,
     "num_experts": 60,
+    "sliding_window": None,
+}
+_QWEN3_OMNI_DEFAULTS = _QWEN3_MOE_DEFAULTS | {
+    "vocab_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
     "sliding_window": None,
 }
 _GRANITE_MOE_DEFAULTS = _MIXTRAL_DEFAULTS | {"intermediate_size": 11008, "num_key_value_heads": None, "attention_bias": False}
@@ -284,6 +291,7 @@ MOE_FAMILIES = (
     Family("mixtral", ("MixtralForCausalLM",), _read_mixtral, _MIXTRAL_DEFAULTS, _EXPERT_ALIASES),
     Family("qwen2_moe", ("Qwen2MoeForCausalLM",), _read_qwen2_moe, _QWEN2_MOE_DEFAULTS),
     Family("qwen3_moe", ("Qwen3MoeForCausalLM",), _read_qwen3_moe, _QWEN3_MOE_DEFAULTS, _EXPERT_ALIASES),
+    Family("qwen3_omni_moe_text", (), _read_qwen3_moe, _QWEN3_OMNI_DEFAULTS, _EXPERT_ALIASES),
     Family("qwen3_vl_moe_text", (), _read_qwen3_moe, _QWEN3_VL_MOE_DEFAULTS, _EXPERT_ALIASES),
     Family("granitemoe", ("GraniteMoeForCausalLM",), _read_granite_moe, _GRANITE_MOE_DEFAULTS, _EXPERT_ALIASES),
     Family("minimax_m2", ("MiniMaxM2ForCausalLM",), _read_minimax_m2, _MINIMAX_M2_DEFAULTS, _EXPERT_ALIASES),
@@ -446,7 +454,7 @@ def _read_exaone_moe(fields: ConfigFields) -> Architecture:
     n_layers, mixed = fields.layers(), fields.optional_size("sliding_window") is not None
     attentions = tuple(
         Attention(Position.ELSEWHERE if mixed and window is None else Position.ROTARY, window=window, qk_norm=QkNorm.PER_HEAD)
-        for window in listed_windows(fields, pattern=fields.optional_size("sliding_window_pattern") or n_layers + 1)
+        for window in listed_windows(fields, pattern=window_pattern(fields))
     )
     kinds = fields.optional_words("mlp_layer_types", length=n_layers, allowed=(_DENSE, _SPARSE))
     if kinds is None:

@@ -418,7 +418,7 @@ def test_an_unknown_kind_is_read_as_a_decoder_where_the_request_says_so(
     config = _UNKNOWN | more
     assert fields_of(refused(training(model={"config": config}))) == ["model.config"]
     model = resolved(training(model={"config": config, "assume_decoder": True})).model
-    assert model.name.endswith("(assumed decoder)")
+    assert model.name.endswith("(assumed decoder of unstated size)")
     assert (model.parameters(), model.active_parameters()) == (parameters, active)
 
 

@@ -23,9 +23,41 @@ SHARED_CONFIGS = HERE.parents[4] / "shared" / "data" / "hf_configs"
 # Class defaults that no model can run with: DeepSeek-V2's leave the number of experts of a token open.
 UNUSABLE_CONFIGS = {"default__DeepseekV2"}
 # model_types that transformers lacks, and whose classes such files carry.
-SAME_AS = {"kimi_k2": "deepseek_v3", "deepseek_ref": "deepseek_v4", "mimo": "qwen2", "minimax_m3": "minimax_m3_vl_text"}
-# Kinds that it lacks and has nothing like; the count is that of the published checkpoint's index of tensors.
-WITHOUT_A_CLASS = {"nemotron-nas"}
+SAME_AS = {
+    "kimi_k2": "deepseek_v3",
+    "deepseek_ref": "deepseek_v4",
+    "mimo": "qwen2",
+    "minimax_m3": "minimax_m3_vl_text",
+    "exaone4_5_text": "exaone4",
+    # The thinker of Qwen3-Omni has the layers of Qwen3-MoE.
+    "qwen3_omni_moe_text": "qwen3_moe",
+    "qwen2_5_omni_text": "qwen2",
+}
+# Kinds that it lacks: of Nemotron-NAS the count is that of the published checkpoint's index of tensors, of the others our own,
+# which test_huggingface_wrappers compares with a kind of the same layers where there is one.
+WITHOUT_A_CLASS = {
+    "nemotron-nas",
+    "Yi",
+    "aquila",
+    "bailing_moe",
+    "bailing_moe_v2",
+    "baichuan",
+    "chatglm",
+    "deepseek",
+    "exaone",
+    "hunyuan",
+    "internlm",
+    "internlm2",
+    "internvl_chat",
+    "minicpm",
+    "minimax_m1",
+    "minimax_text_01",
+    "orion",
+    "qwen",
+    "xverse",
+}
+# Text models that AutoModelForCausalLM does not know, and the class that is one.
+CLASS_OF = {"mllama_text_model": "MllamaForCausalLM"}
 PARTS_OF_A_WHOLE = {"glm4v", "glm4v_moe", "kimi_k25", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "step3p7"}
 WHOLE_OF = {"step3p5": "step3p7"}
 TOWERS = ("visual.", "vision_tower.", "mm_projector.", "vision_model.", "multi_modal_projector.")
@@ -89,6 +121,8 @@ def _transformers_count(document: dict[str, Any]) -> int:
     with torch.device("meta"):
         if builds_whole:
             model = transformers.AutoModelForImageTextToText.from_config(config)
+        elif config.get_text_config().model_type in CLASS_OF:
+            model = getattr(transformers, CLASS_OF[config.get_text_config().model_type])._from_config(config.get_text_config())
         elif architectures and model_type not in TEXT_MODELS:
             model = getattr(transformers, architectures[0])._from_config(config)
         else:
