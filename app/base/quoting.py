@@ -93,7 +93,7 @@ ALLOWED_CHARACTERS = "text on one line, without control characters, marks of dir
 """The characters that names may hold, in the words of an error."""
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_COMMAND_START = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
+_COMMAND_START = re.compile(r"^([^\S\n]*):(?=:)", re.MULTILINE)
 _INDENT = "  "
 
 

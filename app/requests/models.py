@@ -21,7 +21,7 @@ from meshwright.app.requests.document import REGISTERED, ModelSource
 from meshwright.app.requests.limits import Entry, check_values
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.errors import ClusterError, ModelError
+from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.hyperparameters import Hyperparameters
 
@@ -130,7 +130,7 @@ def _config_file(source: ModelSource, files: ModelFiles) -> ReadModel:
         return _by_name(id_as_written(given), copy_of(id_as_written(given)))
     try:
         document, name = files.read_config(given)
-    except ModelError:
+    except InvalidInputError:
         copy = copy_of(given)
         if copy is None or files.has(given):
             raise

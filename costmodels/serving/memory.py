@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
-from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ, VOCAB
+from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, SEQ, VOCAB
 from meshwright.costmodels.model.experts import BALANCED, ExpertRouting
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, cache_sizes, is_expert_step, is_routed, local_sizes
 from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer
 from meshwright.costmodels.serving.attention import latent_cache
 from meshwright.costmodels.serving.engine_profile import ServingPrecision
 from meshwright.costmodels.serving.operators import state_bytes
-from meshwright.costmodels.units import DType
 
 CACHE_BLOCK_TOKENS = 16
 """Tokens of a cache block (vLLM, --block-size)."""
@@ -73,14 +73,16 @@ class BlockMemory:
     cache          keys, values, latents and states
     token_bytes    activations of one token of a step at the fullest moment
     answer_bytes   the same of a token that every cp group of ranks runs
-    logits_bytes   logits of one sequence that gets a token
+    expert_bytes   of them those of routed experts, which engines keep
+    logits         logits of one sequence that gets a token
     """
 
     weights_bytes: float
     tied_bytes: Mapping[str, float]
     cache: CacheBytes
     token_bytes: float
-    logits_bytes: float
+    expert_bytes: float
+    logits: float
     answer_bytes: float
 
 
@@ -93,7 +95,7 @@ def block_memory(
     routing: ExpertRouting = BALANCED,
 ) -> BlockMemory:
     """Memory of a block on one rank of a grid, copies of hot experts included."""
-    weights, token, logits = 0.0, 0.0, 0.0
+    weights, token, expert, logits = 0.0, 0.0, 0.0, 0.0
     cache = CacheBytes()
     tied: dict[str, float] = {}
     one_token = {**dims, BATCH: 1, SEQ: 1}
@@ -104,25 +106,39 @@ def block_memory(
         if is_routed(operator):
             local[EXPERTS] = (dims[EXPERTS] + routing.redundant_experts) // grid.ep
         for weight in operator.weights:
-            size = weight.elements(local) * precision.of(operator).size_bytes
+            size = weight.elements(_padded(local, operator, precision)) * precision.of(operator).size_bytes
             if weight.tied_to is None:
                 weights += size
             else:
                 tied[weight.tied_to] = size
         cache = cache.plus(_cache(operator, operators, one_token, grid, precision))
         if VOCAB in operator.dims and operator.kind is not OperatorKind.EMBEDDING:
-            # Gathered logits in 16 bits, and their fp32 copy in the sampler.
-            logits = max(logits, dims[VOCAB] * (precision.activations.size_bytes + DType.FP32.size_bytes))
+            logits = max(logits, float(dims[VOCAB]))
         else:
             live = sum(tensor.elements(local) for tensor in (*operator.inputs, *operator.outputs))
             # Every attention group's tokens come to the experts, whose rows are spread over the ep ranks.
             groups = grid.token_groups / grid.ep if is_expert_step(operator) else 1.0
-            token = max(token, (live * groups + residual) * precision.activations.size_bytes)
+            live_bytes = (live * groups + residual) * precision.activations.size_bytes
+            token = max(token, live_bytes)
+            if is_routed(operator) and precision.of(operator) is not WeightFormat.MXFP4:
+                expert = max(expert, live_bytes)
     answer = token
     if grid.cp > 1:
         # A rank has its share of a step's tokens, and the gathered keys and values of them all.
         token = token / grid.cp + cache.per_token + sum(cache.windowed.values())
-    return BlockMemory(weights, tied, cache, token, logits, answer)
+        expert /= grid.cp
+    return BlockMemory(weights, tied, cache, token, expert, logits, answer)
+
+
+EXPERT_WIDTH_STEP = 256
+"""Widths of MXFP4 experts are filled up to multiples of this when they are loaded (vLLM, mxfp4.py): gpt-oss-120b takes 64.4 GiB
+on one H100, 60.7 without."""
+
+
+def _padded(local: dict[str, int], operator: Operator, precision: ServingPrecision) -> dict[str, int]:
+    if not is_routed(operator) or precision.of(operator) is not WeightFormat.MXFP4 or EXPERT_FFN not in local:
+        return local
+    return local | {EXPERT_FFN: -(-local[EXPERT_FFN] // EXPERT_WIDTH_STEP) * EXPERT_WIDTH_STEP}
 
 
 def _cache(

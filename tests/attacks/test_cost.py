@@ -12,6 +12,8 @@ import httpx
 import pytest
 
 from meshwright.app.base.errors import DocumentError
+from meshwright.app.base.quoting import without_commands
+from meshwright.app.evidence.logs import megatron_lm
 from meshwright.app.pictures.asked import article, part_of_step, picture
 from meshwright.app.pictures.step_timeline import MOST_PASSES, has_step, step_timeline
 from meshwright.app.requests.digests import keyed_request
@@ -53,6 +55,14 @@ def test_a_fault_deep_in_a_document_is_said_with_its_path() -> None:
     with pytest.raises(DocumentError) as caught:
         check_values({"model": {"layers": [{"size": 1.0}, {"size": float("inf")}]}, "search": {"tp": [1]}})
     assert [each.field for each in caught.value.fields] == ["model.layers.1.size"]
+
+
+@pytest.mark.parametrize("repeated", ["memory (MB) |", "memory (MB) | max reserved", "\n", " ", ":", "::"])
+def test_long_lines_are_searched_in_one_pass(repeated: str) -> None:
+    """Patterns that begin again at each of their first words took 7 CPU s for 100 kB; these 2 MB would take an hour."""
+    text = repeated * (2_000_000 // len(repeated))
+    assert megatron_lm.read([text]).peak_memory_bytes is None
+    assert without_commands(text)
 
 
 LONG_STEP = {

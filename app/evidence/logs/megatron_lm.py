@@ -14,11 +14,12 @@ from meshwright.app.evidence.logs.logged import Logged, highest_bytes
 from meshwright.costmodels.units import MIB
 
 _STEP = re.compile(r"elapsed time per iteration \(ms\):\s*([0-9]+(?:\.[0-9]+)?)")
-_RESERVED = re.compile(r"memory \(MB\) \|.*?max reserved:\s*([0-9]+(?:\.[0-9]+)?)")
+_MEMORY = "memory (MB) |"
+_RESERVED = re.compile(r"max reserved:\s*([0-9]+(?:\.[0-9]+)?)")
 
 
 def read(lines: Sequence[str]) -> Logged:
     """Return what the lines say of a run."""
     steps = [float(found[1]) / 1e3 for line in lines if (found := _STEP.search(line))]
-    peaks = [float(found[1]) * MIB for line in lines if (found := _RESERVED.search(line))]
+    peaks = [float(found[1]) * MIB for line in lines if _MEMORY in line and (found := _RESERVED.search(line))]
     return Logged(step_times_s=steps, peak_memory_bytes=highest_bytes(peaks))

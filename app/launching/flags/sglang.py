@@ -9,7 +9,7 @@ SGLANG = FlagTable(
     (
         Flag(("model-path", "model"), "model", str),
         Flag(("tp-size", "tensor-parallel-size", "tp"), "tp", count),
-        Flag(("pp-size", "pipeline-parallel-size"), "pp", count),
+        Flag(("pp-size", "pipeline-parallel-size", "pp"), "pp", count),
         Flag(("dp-size", "data-parallel-size", "dp"), "dp", count),
         Flag(("ep-size", "expert-parallel-size", "ep"), "ep", count),
         Flag(("enable-dp-attention",), "attention_apart", means=True),

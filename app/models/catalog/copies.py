@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES, OTHER_FORMATS, letters
@@ -26,7 +26,7 @@ NameFormat = Mapping[str, Any] | Wide | None
 """A ``quantization_config`` as a name says it; None where the name says nothing."""
 
 _BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-_BLOCK_MAKERS = frozenset({"qwen", "deepseek-ai", "zai-org", "minimaxai", "moonshotai", "xiaomimimo", "stepfun-ai"})
+_BLOCK_MAKERS = frozenset({"qwen", "deepseek-ai", "minimaxai", "moonshotai", "xiaomimimo", "stepfun-ai"})
 """Organisations whose checkpoints in fp8 have a scale for 128 x 128 weights, as those of DeepSeek-V3."""
 _INT4 = {"quant_method": "gptq", "bits": 4}
 _INT8 = {"quant_method": "gptq", "bits": 8}
@@ -47,13 +47,17 @@ _ENDINGS: tuple[tuple[str, Mapping[str, Any] | Wide], ...] = (
 """Ends of the names of copies, and the ``quantization_config`` that they stand for. GGUF's formats are counted as the integers
 of as many bits that are nearest."""
 
-_ENDED = tuple((re.compile(rf"^(.+?)[-_. ](?:{words})$", re.IGNORECASE), stored) for words, stored in _ENDINGS)
+_ENDED = tuple(
+    (re.compile(rf"^(.+?)[-_. ](?:quantized[-_.])?(?:{words})$", re.IGNORECASE), stored) for words, stored in _ENDINGS
+)
 _TUNED = re.compile(
     r"[-_. ](?:instruct|chat|it|base|hf|pt|thinking|preview|dpo|sft|rlhf|\d{4}|\d{2}-\d{2}|v\d+(?:\.\d+)?)$", re.IGNORECASE
 )
 """Ends of the names of models that were trained further: their sizes stay those of the family."""
 _MAKERS = re.compile(r"^meta[-_ ]", re.IGNORECASE)
 
+MOST_CHARACTERS = 300
+"""Characters of a name; paths may be longer than ids."""
 MOST_ENDINGS = 6
 """Endings that a name may have."""
 SIZES_OF = " (sizes of {})"
@@ -87,7 +91,7 @@ class Copy:
 
 def format_of_name(text: str) -> NameFormat:
     """Return the format of a checkpoint's weights by the endings of its name."""
-    _, stored = _without_format(text.rstrip("/").rsplit("/", maxsplit=1)[-1])
+    _, stored = _without_format(text.rstrip("/").rsplit("/", maxsplit=1)[-1][-MOST_CHARACTERS:])
     return _BLOCKS if stored == {"quant_method": "fp8"} and _maker(text) in _BLOCK_MAKERS else stored
 
 
@@ -100,10 +104,12 @@ def hub_id_of(name: str) -> str | None:
     return None
 
 
-@cache
+@lru_cache(maxsize=1024)
 def copy_of(text: str) -> Copy | None:
     """Return the catalogue model that an id, a path or a name in words means; None where it means none."""
     text = text.strip().rstrip("/")
+    if len(text) > MOST_CHARACTERS:
+        return None
     last = text.rsplit("/", maxsplit=1)[-1]
     bare, _ = _without_format(last)
     stored = OTHER_FORMATS.get(text) or format_of_name(text)

@@ -125,6 +125,7 @@ OTHER_FORMATS: Mapping[str, Mapping[str, Any]] = {
         for name in CATALOGUE_NAMES
         if name.endswith("-FP8") and not name.startswith("meta-llama/")
     },
+    "zai-org/GLM-5-FP8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
     # Meta's leave attention in 16 bits, and the first layer and the last.
     **{
         name: {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}

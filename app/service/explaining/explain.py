@@ -28,6 +28,7 @@ from meshwright.app.service.explaining.server_plan import (
     over_the_models,
     server_plan,
     too_long,
+    too_long_before,
     with_memory_share,
 )
 from meshwright.app.service.explaining.stated import Stated, StatedServer, StatedTraining
@@ -292,14 +293,15 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
     room = cache_room(held, workers)
     if room.free_bytes > 0.0 and (problems := too_long(request, stated.flags, room)):
         return replace(found, problems=problems)
+    found = replace(found, notes=(*found.notes, *length_notes(request, stated.flags, room)))
     at_load = replace(at_load, cluster=held.cluster, search=held.search)
     predicted = first if held is request else predict_here(at_load, plan)
     if not predicted.feasible:
         return replace(found, reason=predicted.reason)
-    found = replace(found, notes=(*found.notes, *length_notes(request, stated.flags, room)))
     judged = predict_here(held, plan)
     most = judged if judged.feasible and request.objective is Objective.THROUGHPUT else None
-    return replace(found, plan=predicted, most=most, reason=judged.reason)
+    dated = too_long_before(request, stated.flags, room, workers.max_num_seqs)
+    return replace(found, problems=dated, plan=predicted, most=most, reason=judged.reason)
 
 
 def with_better(found: Explanation, solve: Solve) -> Explanation:

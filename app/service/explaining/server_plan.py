@@ -13,7 +13,7 @@ from meshwright.app.launching.exporters.vllm import memory_utilisation
 from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags
 from meshwright.app.launching.flags.vllm import VLLM
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
-from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.layouts import EngineLoad, Replicas, Workers
 from meshwright.solver.answer.plan import Plan
@@ -177,6 +177,30 @@ def too_long(request: ServingRequest, flags: LaunchFlags, room: CacheRoom) -> tu
     needed, free = gib(room.needed_bytes(longest)), gib(max(0.0, room.free_bytes))
     starts = f"{flag} {room.longest_tokens} starts" if room.longest_tokens else "no length does"
     return (f"{whose}: one such request takes {needed} of cache on a device, which has {free} for it; {starts}",)
+
+
+LOGIT_BYTES_BEFORE_017 = 38.4
+"""Bytes that vLLM up to 0.16 kept of each logit while it chose tokens: 5.64 GiB for Qwen3-14B (0.15.0 and 0.16.0), about 7.5
+for gpt-oss-120b (vllm-project/vllm issue 27508), each of 1,024 sequences."""
+MEASURED_SEQUENCES = 1024
+"""Sequences from which on that is known: fewer, the default of small devices, were not measured."""
+
+
+def too_long_before(request: ServingRequest, flags: LaunchFlags, room: CacheRoom, sequences: int) -> tuple[str, ...]:
+    """Return why vLLM up to 0.16 does not start where later releases do: no command says its release."""
+    longest, law = longest_of(request, flags), ENGINE_PROFILES[ServingEngine.VLLM].memory
+    if request.search.engine is not ServingEngine.VLLM or longest is None or sequences < MEASURED_SEQUENCES:
+        return ()
+    more_bytes = (LOGIT_BYTES_BEFORE_017 - law.logit_bytes) * room.logits
+    fits = room.longest_with(room.free_bytes - more_bytes)
+    if longest <= fits:
+        return ()
+    flag, limit = f"--{VLLM.name('longest')}", f"--{VLLM.name('sequences')}"
+    starts = f"{flag} {fits} or fewer {limit}" if fits else f"fewer {limit}"
+    return (
+        f"vLLM up to 0.16 keeps {gib(more_bytes)} more for choosing tokens, and one request of {longest} tokens does not fit "
+        f"then: it starts with {starts}; from 0.17 on it starts as it is",
+    )
 
 
 def length_notes(request: ServingRequest, flags: LaunchFlags, room: CacheRoom) -> tuple[str, ...]:

@@ -7,12 +7,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, group_topology
-from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes
-from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, EngineProfile, ServingPrecision
+from meshwright.costmodels.serving.engine_profile import (
+    ENGINE_PROFILES,
+    FAST_LINK_BYTES_PER_S,
+    EngineMemory,
+    EngineProfile,
+    ServingPrecision,
+)
 from meshwright.costmodels.serving.memory import BlockMemory, CacheBytes, block_memory
 from meshwright.costmodels.serving.operators import ProductTimes, ServedOn, TokenSplit
 from meshwright.costmodels.serving.speculation import Speculation, speculative_times, with_repeated_answers
@@ -39,7 +44,8 @@ class StageNeeds:
     weights_bytes: float
     cache: CacheBytes
     token_bytes: float
-    logits_bytes: float
+    expert_bytes: float
+    logits: float
     answer_bytes: float
 
 
@@ -59,6 +65,7 @@ class Engine:
     capacity_bytes: float
     overhead_bytes: float
     memory_share: float
+    memory: EngineMemory
     turnaround_s: float
     work: ModelWork
     precision: ServingPrecision
@@ -99,11 +106,17 @@ class Engine:
         return stage.weights_bytes + workspace + self.overhead_bytes
 
     def _workspace_bytes(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> float:
-        """Activations of the largest step, and logits of every token that is sampled or verified."""
+        """Activations of the largest step, and logits of every token that is sampled or verified: both where the engine keeps
+        activations while it chooses tokens, else whichever is more."""
         tokens_bytes = step_tokens * stage.token_bytes
         if self.layout.repeats_answers:
             tokens_bytes = max(tokens_bytes, sequences * stage.answer_bytes)
-        return tokens_bytes + sequences * self.query_tokens * stage.logits_bytes
+        chosen_bytes = sequences * self.query_tokens * stage.logits * self.memory.logit_bytes
+        if not self.memory.returns:
+            return tokens_bytes + chosen_bytes
+        if stage.logits:
+            chosen_bytes += self.memory.sampler_bytes + step_tokens * stage.expert_bytes
+        return max(tokens_bytes, chosen_bytes)
 
     def usable_bytes(self) -> float:
         """Return the bytes of a device that the engine may fill."""
@@ -129,7 +142,8 @@ class Engine:
         kinds: dict[tuple[object, ...], StageNeeds] = {}
         for needs in self.needs:
             cache = (needs.cache.per_token, needs.cache.per_sequence, *sorted(needs.cache.windowed.items()))
-            kinds[(needs.weights_bytes, needs.token_bytes, needs.logits_bytes, needs.answer_bytes, *cache)] = needs
+            activations = (needs.token_bytes, needs.expert_bytes, needs.logits, needs.answer_bytes)
+            kinds[(needs.weights_bytes, *activations, *cache)] = needs
         return tuple(kinds.values())
 
     def stage_memory(self, stage: StageNeeds, *, step_tokens: int, sequences: int) -> StageMemory:
@@ -224,8 +238,13 @@ class EngineBuilder:
             tables=tables,
             group_tables=group_tables,
             capacity_bytes=device.memory_bytes * (1.0 - self._cluster.memory_reserve),
-            overhead_bytes=framework_overhead_bytes(communicators=communicators, communicator_bytes=device.communicator_bytes),
+            overhead_bytes=self._profile.memory.overhead_bytes(
+                communicators=communicators,
+                communicator_bytes=device.communicator_bytes,
+                fast_links=layout.group.node.intra.bytes_per_s >= FAST_LINK_BYTES_PER_S,
+            ),
             memory_share=self._memory_share,
+            memory=self._profile.memory,
             turnaround_s=self._profile.turnaround_s,
             work=self._work,
             precision=self._precision,
@@ -306,6 +325,7 @@ def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]
         weights_bytes=sum(span.count * memory[span.block].weights_bytes for span in stage) + sum(tied.values()) + draft_bytes,
         cache=cache,
         token_bytes=max(memory[span.block].token_bytes for span in stage),
-        logits_bytes=max(memory[span.block].logits_bytes for span in stage),
+        expert_bytes=max(memory[span.block].expert_bytes for span in stage),
+        logits=max(memory[span.block].logits for span in stage),
         answer_bytes=max(memory[span.block].answer_bytes for span in stage),
     )

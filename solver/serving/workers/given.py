@@ -76,6 +76,7 @@ class CacheRoom:
     weights_bytes, workspace_bytes, overhead_bytes   what is there beside caches
     free_bytes                                       what is left for caches; below zero where the rest does not fit
     longest_tokens                                   tokens of the longest request that fits alone
+    logits                                           logits that are chosen from at once
     """
 
     weights_bytes: float
@@ -83,12 +84,17 @@ class CacheRoom:
     overhead_bytes: float
     free_bytes: float
     longest_tokens: int
+    logits: float
     _cache: CacheBytes
     _step_tokens: int
 
     def needed_bytes(self, tokens: int) -> float:
         """Return the bytes of the cache of one request of so many tokens."""
         return self._cache.bytes_of(tokens, sequences=1, step_tokens=self._step_tokens)
+
+    def longest_with(self, free_bytes: float) -> int:
+        """Return the tokens of the longest request that fits alone into other room."""
+        return self._cache.tokens_that_fit(free_bytes, sequences=1, step_tokens=self._step_tokens)
 
 
 def cache_room(request: ServingRequest, workers: Workers) -> CacheRoom:
@@ -111,6 +117,7 @@ def cache_room(request: ServingRequest, workers: Workers) -> CacheRoom:
                 overhead_bytes=engine.overhead_bytes,
                 free_bytes=free_bytes,
                 longest_tokens=longest,
+                logits=candidate.sequences * engine.query_tokens * stage.logits,
                 _cache=stage.cache,
                 _step_tokens=candidate.step_tokens,
             )

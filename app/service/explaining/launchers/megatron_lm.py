@@ -352,7 +352,7 @@ def _of_layout(text: str, layers: int, pp: int) -> tuple[int, ...]:
     """Layers of each part: E embedding, t decoder layer, m prediction layer, L loss, | next part, ``(...)*n`` repeated."""
     flat = re.sub(r"[,\s]", "", text)
     while (found := _REPEATED.search(flat)) is not None:
-        inner, times = found[1] or found[2], int(found[3])
+        inner, times = found[2] if found[1] is None else found[1], int(found[3])
         if len(inner) * times + len(flat) > MOST_LAYERS:
             raise InvalidInputError(f"--pipeline-model-parallel-layout: more than {MOST_LAYERS:,} layers", given=text)
         flat = flat[: found.start()] + inner * times + flat[found.end() :]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.costmodels.model.dims import EXPERT_FFN
 from meshwright.costmodels.model.operators import Operator, Weight
 from meshwright.costmodels.model.split_dims import RankGrid, is_routed, split_dim
@@ -144,7 +143,7 @@ class SwitchedBuilder:
     ) -> SwitchedEngine:
         """The worker of two engines on the same devices."""
         device = decode.layout.group.node.device
-        base = framework_overhead_bytes(communicators=0, communicator_bytes=device.communicator_bytes)
+        base = decode.memory.overhead_bytes(communicators=0, communicator_bytes=device.communicator_bytes, fast_links=True)
         overhead_bytes = prefill.overhead_bytes + decode.overhead_bytes - base
         first, then = (_with_overhead(engine, overhead_bytes) for engine in (prefill, decode))
         layout = decode.layout
@@ -158,6 +157,7 @@ class SwitchedBuilder:
             capacity_bytes=decode.capacity_bytes,
             overhead_bytes=overhead_bytes,
             memory_share=decode.memory_share,
+            memory=decode.memory,
             turnaround_s=decode.turnaround_s,
             work=decode.work,
             precision=decode.precision,

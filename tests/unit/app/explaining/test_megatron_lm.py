@@ -83,6 +83,7 @@ def test_the_command_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None
         ("--num-experts 8 --tensor-model-parallel-size 2", "need sequence parallelism"),
         ("--num-experts 6 --expert-model-parallel-size 4", "6 experts do not divide by ep 4"),
         ("--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*7L'", "31 layers in 4 parts"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et()*2|tL'", "2 layers in 2 parts"),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --pipeline-model-parallel-size 2", "ZeRO-3"),
     ],
 )

@@ -173,7 +173,8 @@ def test_a_step_of_many_answers_has_room_on_every_rank() -> None:
     found = workers(asked(search=BOTH))["tp 1 x cp 4"]
     few, many = (found.kv_tokens(step_tokens=512, sequences=sequences) for sequences in (16, 512))
     stage = found.needs[0]
-    lost = (512 * stage.answer_bytes + 496 * stage.logits_bytes - 512 * stage.token_bytes) / stage.cache.per_token
+    chosen_bytes = 496 * stage.logits * found.memory.logit_bytes
+    lost = (512 * stage.answer_bytes + chosen_bytes - 512 * stage.token_bytes) / stage.cache.per_token
     assert stage.answer_bytes > stage.token_bytes
     assert few - many == pytest.approx(lost, abs=32)
 
