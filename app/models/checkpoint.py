@@ -16,6 +16,7 @@ from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.units import DType
 
 FIELD = "quantization_config"
+EXPERTS_FIELD = "expert_dtype"
 
 # Lists of modules that stay wide, by the makers of checkpoints.
 _WIDE_MODULES = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
@@ -72,6 +73,9 @@ def checkpoint_format(document: Mapping[str, Any]) -> CheckpointFormat | None:
         return None
     if not isinstance(given, Mapping):
         raise ModelError(f"'{FIELD}' must be an object", given=given)
+    if document.get(EXPERTS_FIELD) == "fp4":
+        # DeepSeek-V4: routed experts in 4 bits; what is in 8 bits beside them is counted in 16.
+        return CheckpointFormat(DType.FP4, WeightFormat.MXFP4, Quantised.FEED_FORWARD)
     weights = _weights(given)
     if weights is None:
         raise ModelError(

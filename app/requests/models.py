@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 from meshwright.app.base.errors import faults_at
 from meshwright.app.base.records import read_record
-from meshwright.app.models.catalog.copies import SIZES_OF, Copy, Wide, copy_of
+from meshwright.app.models.catalog.copies import DECODER_OF, SIZES_OF, Copy, Wide, copy_of
 from meshwright.app.models.catalog.huggingface_ids import (
     OTHER_HYPERPARAMETERS,
     OTHER_POSITIONS,
+    TEXT_DECODERS,
     catalogue_name_of,
     id_as_written,
 )
@@ -148,7 +149,8 @@ def _by_name(given: str, copy: Copy | None) -> ReadModel:
         config.pop(CHECKPOINT_FORMAT, None)
     elif copy.stored is not None:
         config[CHECKPOINT_FORMAT] = dict(copy.stored)
-    graph = replace(read.graph, name=given if copy.is_sure else f"{given}{SIZES_OF.format(copy.name)}")
+    ending = DECODER_OF if copy.listed in TEXT_DECODERS else "" if copy.is_sure else SIZES_OF.format(copy.name)
+    graph = replace(read.graph, name=f"{given}{ending}")
     if not copy.is_sure:
         graph = replace(graph, hyperparameters=None)
     elif copy.listed in OTHER_HYPERPARAMETERS:

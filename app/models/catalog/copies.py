@@ -60,6 +60,8 @@ MOST_CHARACTERS = 300
 """Characters of a name; paths may be longer than ids."""
 MOST_ENDINGS = 6
 """Endings that a name may have."""
+DECODER_OF = " (text decoder)"
+"""Ending of the name of a model of text and images, of which the decoder is planned."""
 SIZES_OF = " (sizes of {})"
 """Ending of the name of a model that is answered with the sizes of another."""
 
@@ -162,6 +164,8 @@ def _by_last_part() -> Mapping[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for model_id, name in CATALOGUE_NAMES.items():
         found.setdefault(letters(model_id.rsplit("/", maxsplit=1)[-1]), (model_id, name))
+    for model_id, name in CATALOGUE_NAMES.items():
+        found.setdefault(letters(_without_format(model_id.rsplit("/", maxsplit=1)[-1])[0]), (model_id, name))
     for name in CATALOGUE_NAMES.values():
         found.setdefault(letters(name), (name, name))
     return found

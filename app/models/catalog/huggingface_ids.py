@@ -22,12 +22,17 @@ CATALOGUE_NAMES: Mapping[str, str] = {
     "deepseek-ai/DeepSeek-V3.1-Terminus": "deepseek-v3",
     "deepseek-ai/DeepSeek-V3.2": "deepseek-v3.2",
     "deepseek-ai/DeepSeek-V3.2-Exp": "deepseek-v3.2",
+    "deepseek-ai/DeepSeek-V4-Flash": "deepseek-v4-flash",
+    "deepseek-ai/DeepSeek-V4-Pro": "deepseek-v4-pro",
     "google/gemma-2-27b": "gemma-2-27b",
     "google/gemma-2-27b-it": "gemma-2-27b",
     "google/gemma-2-9b": "gemma-2-9b",
     "google/gemma-2-9b-it": "gemma-2-9b",
     "google/gemma-3-12b-it": "gemma-3-12b",
     "google/gemma-3-27b-it": "gemma-3-27b",
+    "google/gemma-4-26B-A4B": "gemma-4-26b-a4b",
+    "google/gemma-4-26B-A4B-it": "gemma-4-26b-a4b",
+    "google/gemma-4-31B-it": "gemma-4-31b",
     "meta-llama/Llama-2-13b-hf": "llama-2-13b",
     "meta-llama/Llama-2-70b-chat-hf": "llama-2-70b",
     "meta-llama/Llama-2-70b-hf": "llama-2-70b",
@@ -59,6 +64,8 @@ CATALOGUE_NAMES: Mapping[str, str] = {
     "microsoft/Phi-3-mini-4k-instruct": "phi-3-mini",
     "microsoft/phi-4": "phi-4",
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5",
+    "MiniMaxAI/MiniMax-M2.7": "minimax-m2.5",
+    "MiniMaxAI/MiniMax-M3": "minimax-m3",
     "mistralai/Mistral-7B-v0.1": "mistral-7b",
     "mistralai/Mistral-Nemo-Base-2407": "mistral-nemo-12b",
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral-nemo-12b",
@@ -71,6 +78,13 @@ CATALOGUE_NAMES: Mapping[str, str] = {
     "moonshotai/Kimi-K2-Instruct": "kimi-k2",
     "moonshotai/Kimi-K2-Thinking": "kimi-k2",
     "moonshotai/Kimi-K2.5": "kimi-k2",
+    "moonshotai/Kimi-K2.6": "kimi-k2",
+    "moonshotai/Kimi-K2.7-Code": "kimi-k2",
+    "nvidia/Nemotron-H-56B-Base-8K": "nemotron-h-56b",
+    "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": "nemotron-3-nano-30b-a3b",
+    "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16": "nemotron-3-super-120b-a12b",
+    "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16": "nemotron-3-ultra-550b-a55b",
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": "nemotron-3-nano-30b-a3b",
     "openai-community/gpt2-xl": "gpt2-xl",
     "openai/gpt-oss-120b": "gpt-oss-120b",
     "openai/gpt-oss-20b": "gpt-oss-20b",
@@ -93,19 +107,36 @@ CATALOGUE_NAMES: Mapping[str, str] = {
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
     "Qwen/Qwen3-32B": "qwen3-32b",
     "Qwen/Qwen3-32B-FP8": "qwen3-32b",
+    "Qwen/Qwen3-32B-FP8-Static-PerTensor": "qwen3-32b",
     "Qwen/Qwen3-4B": "qwen3-4b",
     "Qwen/Qwen3-8B": "qwen3-8b",
     "Qwen/Qwen3-8B-FP8": "qwen3-8b",
     "Qwen/Qwen3-Coder-480B-A35B-Instruct": "qwen3-coder-480b-a35b",
     "Qwen/Qwen3-Next-80B-A3B-Instruct": "qwen3-next-80b-a3b",
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": "qwen3-235b-a22b",
+    "Qwen/Qwen3-VL-2B-Instruct": "qwen3-1.7b",
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": "qwen3-30b-a3b",
+    "Qwen/Qwen3-VL-32B-Instruct": "qwen3-32b",
+    "Qwen/Qwen3-VL-32B-Thinking": "qwen3-32b",
+    "Qwen/Qwen3-VL-4B-Instruct": "qwen3-4b",
+    "Qwen/Qwen3-VL-8B-Instruct": "qwen3-8b",
+    "Qwen/Qwen3.5-122B-A10B": "qwen3.5-122b-a10b",
     "Qwen/Qwen3.5-27B": "qwen3.5-27b",
     "Qwen/Qwen3.5-35B-A3B": "qwen3.5-35b-a3b",
     "Qwen/Qwen3.5-397B-A17B": "qwen3.5-397b-a17b",
+    "Qwen/Qwen3.6-27B": "qwen3.5-27b",
+    "Qwen/Qwen3.6-35B-A3B": "qwen3.5-35b-a3b",
     "Qwen/QwQ-32B": "qwen2.5-32b",
+    "XiaomiMiMo/MiMo-V2-Flash": "mimo-v2-flash",
     "zai-org/GLM-4.5": "glm-4.5",
     "zai-org/GLM-4.5-Air": "glm-4.5-air",
     "zai-org/GLM-4.6": "glm-4.5",
     "zai-org/GLM-5": "glm-5",
+    "zai-org/GLM-5-FP8": "glm-5",
+    "zai-org/GLM-5.1": "glm-5",
+    "zai-org/GLM-5.1-FP8": "glm-5",
+    "zai-org/GLM-5.2": "glm-5.2",
+    "zai-org/GLM-5.2-FP8": "glm-5.2",
 }
 """The catalogue name of each id. Sizes are those of the catalogue's file, the same on every machine."""
 
@@ -125,7 +156,8 @@ OTHER_FORMATS: Mapping[str, Mapping[str, Any]] = {
         for name in CATALOGUE_NAMES
         if name.endswith("-FP8") and not name.startswith("meta-llama/")
     },
-    "zai-org/GLM-5-FP8": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    "Qwen/Qwen3-32B-FP8-Static-PerTensor": {"quant_method": "fp8"},
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
     # Meta's leave attention in 16 bits, and the first layer and the last.
     **{
         name: {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["self_attn"]}
@@ -137,6 +169,17 @@ OTHER_FORMATS: Mapping[str, Mapping[str, Any]] = {
 
 OTHER_HYPERPARAMETERS = frozenset(
     {
+        "MiniMaxAI/MiniMax-M2.7",
+        "moonshotai/Kimi-K2.6",
+        "moonshotai/Kimi-K2.7-Code",
+        "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4",
+        "Qwen/Qwen3-VL-235B-A22B-Instruct",
+        "Qwen/Qwen3-VL-2B-Instruct",
+        "Qwen/Qwen3-VL-30B-A3B-Instruct",
+        "Qwen/Qwen3-VL-32B-Instruct",
+        "Qwen/Qwen3-VL-32B-Thinking",
+        "Qwen/Qwen3-VL-4B-Instruct",
+        "Qwen/Qwen3-VL-8B-Instruct",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B",
@@ -153,6 +196,9 @@ OTHER_HYPERPARAMETERS = frozenset(
 """Ids with the catalogue model's sizes, whose rotary base or scaling is another or not known: made for longer sequences, or
 from another base model."""
 
+TEXT_DECODERS = frozenset(name for name in CATALOGUE_NAMES if name.startswith("Qwen/Qwen3-VL-"))
+"""Ids of models of text and images, of which the catalogue has the text decoder."""
+
 OTHER_POSITIONS: Mapping[str, int] = {
     **{f"deepseek-ai/DeepSeek-R1-Distill-Qwen-{size}": 131072 for size in ("1.5B", "7B", "14B", "32B")},
     "moonshotai/Kimi-K2-Thinking": 262144,
@@ -162,6 +208,17 @@ OTHER_POSITIONS: Mapping[str, int] = {
     "Qwen/Qwen3-30B-A3B-Instruct-2507": 262144,
     "Qwen/QwQ-32B": 40960,
     "zai-org/GLM-4.6": 202752,
+    "MiniMaxAI/MiniMax-M2.7": 204800,
+    "moonshotai/Kimi-K2.6": 262144,
+    "moonshotai/Kimi-K2.7-Code": 262144,
+    "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": 1048576,
+    "Qwen/Qwen3-VL-235B-A22B-Instruct": 262144,
+    "Qwen/Qwen3-VL-2B-Instruct": 262144,
+    "Qwen/Qwen3-VL-30B-A3B-Instruct": 262144,
+    "Qwen/Qwen3-VL-32B-Instruct": 262144,
+    "Qwen/Qwen3-VL-32B-Thinking": 262144,
+    "Qwen/Qwen3-VL-4B-Instruct": 262144,
+    "Qwen/Qwen3-VL-8B-Instruct": 262144,
 }
 """Tokens of the longest sequence of these (``max_position_embeddings`` of their config.json)."""
 
