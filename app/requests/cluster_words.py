@@ -30,6 +30,7 @@ from meshwright.app.requests.hardware_words import (
     is_pcie,
     names_in,
     says_generation,
+    size_in,
     unknown_name,
 )
 from meshwright.costmodels.cluster.cluster import UNSTATED_NETWORK, Cluster, NodeGroup, NodeType, part_of_node
@@ -187,8 +188,8 @@ _NOTHING = (
     r"inference|for|rig|supercluster|cloud|as|type|containing|consisting|equipped|pair|by|linked|joined|through|via"
 )
 _TOKEN = re.compile(
-    r"\s*(?:(?P<G>⟦)|(?P<X>[x×*](?![a-z]))|(?P<C>:)|(?P<B>\()|(?P<b>\))|(?P<S>[,;|/]|-)"
-    rf"|(?P<E>(?:each|apiece|(?:per|a|every)\s+{_NODE}|/\s*{_NODE})(?![a-z]))"
+    rf"\s*(?:(?P<E>(?:each|apiece|(?:per|a|every)\s+{_NODE}|/\s*{_NODE})(?![a-z]))"
+    r"|(?P<G>⟦)|(?P<X>[x×*](?![a-z]))|(?P<C>:)|(?P<B>\()|(?P<b>\))|(?P<S>[,;|/]|-)"
     r"|(?P<O>(?:total|altogether|overall)(?![a-z]))"
     r"|(?P<P>(?:out\s+)?of(?![a-z]))"
     r"|(?P<T>(?:in|across|over|on|among|between|spread|split)(?![a-z]))"
@@ -365,7 +366,7 @@ def _saying(words: str, names: list[Named], network: str | None, text: str) -> _
     left = _NVLINK.sub(" ", left)
     forms = {form for pattern, form in ((_PCIE, Form.PCIE), (_SXM, Form.SXM)) if pattern.search(left)}
     left = re.sub(r"\(\s*[,;]?\s*\)", " ", _SXM.sub(" ", _PCIE.sub(" ", left)))
-    left = re.sub(r"(?<=[x×*])\s*\(|_", " ", left)
+    left = re.sub(r"(?<=[0-9])\s*[x×*](?=[^\s0-9])", " x ", re.sub(r"(?<=[x×*])\s*\(|_", " ", left))
     hardware = _one(names, memory, forms, text)
     if network is not None:
         networks.append(_network_behind_at(network.strip()))
@@ -387,6 +388,7 @@ def _as_memory(said: str) -> int | None:
 
 def _one(names: list[Named], memory: set[int], forms: set[Form], text: str) -> Hardware:
     """Return the one thing that the names of a clause mean; names of one device are one thing said twice."""
+    memory |= {size for name in names if (size := size_in(name)) is not None}
     if len(memory) > 1 or len(forms) > 1:
         said = ", ".join((*(f"{size}GB" for size in sorted(memory)), *sorted(form.value for form in forms)))
         raise ClusterError(
@@ -403,7 +405,7 @@ def _one(names: list[Named], memory: set[int], forms: set[Form], text: str) -> H
 
 
 def _bridges_said(hardware: Hardware, denials: list[bool], text: str) -> bool:
-    """Return whether PCIe boards are bridged, by words that say or deny NVLink; raises ClusterError if the device has other links."""
+    """Return whether PCIe boards are bridged, where NVLink is said or denied; raises ClusterError if that can not be."""
     pcie = is_pcie(hardware.node)
     name = hardware.node.device.name
     if len(set(denials)) > 1 or (True in denials and not pcie and hardware.node.devices_per_node > 1):
@@ -490,7 +492,7 @@ _PHRASES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("nodes", r"(N)H"),
         ("each", r"(N)X?[DGW]*E"),
         ("nodes, each", r"(N)X?(N)(?!H)X?[DGW]*E?"),
-        ("each, nodes", r"(N)X?GD*X(N)(?![DHE])"),
+        ("each, nodes", r"(N)X?GD*X(N)(?![DE])H?"),
         ("named nodes", r"(N)GD*H"),
         ("of a node", r"(N)X?[DW]+G?H|(N)XGD*H"),
         ("named", r"(N)X?G[DW]*"),
@@ -651,7 +653,7 @@ def _of_each(saying: _Saying, nodes: int, devices: int) -> int:
                 "devices of each node, or of all?",
                 given=saying.words,
                 allowed=EXAMPLES,
-                remedy=f"say {nodes}x{devices}x{saying.name} if of each, {devices} {saying.name} across {nodes} nodes if of all",
+                remedy=f"say {nodes}x{devices}x{saying.name}, or {devices} {saying.name} across {nodes} nodes",
             )
     if devices % nodes:
         raise ClusterError(

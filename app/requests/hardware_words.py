@@ -6,6 +6,7 @@ among the boards of one name: ``A100 40GB PCIe``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -55,8 +56,11 @@ _SEVERAL: Mapping[str, tuple[str, ...]] = {
 }
 """Names that several things have, of which the size of memory chooses where it is said."""
 
+_SHAPE = r"[0-9]{1,2}x[0-9]{1,2}(?:x[0-9]{1,2})?"
 _SLICE = re.compile(
-    r"(?:(?<=[0-9][x×*])|(?<![a-z0-9]))(?:tpu[\s_-]*)?(?P<kind>v5litepod|v5e|v6e|v5p|v4|trillium)-(?P<size>[0-9]{1,5})(?![a-z0-9.-])",
+    r"(?:(?<=[0-9][x×*])|(?<![a-z0-9]))(?:tpu[\s_-]*)?(?P<kind>v5litepod|v5e|v6e|v5p|v4|trillium)(?:"
+    rf"-(?P<size>[0-9]{{1,5}})(?![a-z0-9.-])(?:\s*\(?(?P<shape>{_SHAPE})\)?(?![a-z0-9]))?"
+    rf"|[\s-]\(?(?P<alone>{_SHAPE})\)?(?![a-z0-9]))",
     re.IGNORECASE,
 )
 _CORES_OF_A_CHIP = {"v4": 2, "v5p": 2}
@@ -142,12 +146,18 @@ def names_in(text: str, own: Mapping[str, NodeType] = MappingProxyType({})) -> l
 
 def _slice_of(match: re.Match[str]) -> NodeType:
     """Return a slice of TPUs as one domain: the fabric joins all its hosts."""
-    kind, size = match["kind"].lower(), int(match["size"])
+    kind = match["kind"].lower()
     cores = _CORES_OF_A_CHIP.get(kind, 1)
     host = node_type({"v4": "tpu-v4"}.get(kind, kind))
-    if not size or size % cores:
-        raise ClusterError("no slice of TPUs has this size", given=match[0], allowed=f"TensorCores, {cores} of a chip")
-    chips = size // cores
+    shape = match["shape"] or match["alone"]
+    chips = math.prod(map(int, shape.lower().split("x"))) if shape else int(match["size"]) // cores
+    size = int(match["size"] or chips * cores)
+    if not chips or size != chips * cores:
+        raise ClusterError(
+            "no slice of TPUs has this size",
+            given=match[0],
+            allowed=f"its TensorCores, {cores} of a chip" + (f", and a shape of {size // cores} chips" if shape else ""),
+        )
     per_host = min(chips, host.devices_per_node)
     inter = replace(host.inter, bytes_per_s=host.inter.bytes_per_s * chips / host.devices_per_node)
     memory = round(host.host_memory_bytes * max(1.0, chips / host.devices_per_node))
@@ -192,6 +202,12 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "", name.casefold())
 
 
+def size_in(named: Named) -> int | None:
+    """Return the gigabytes that the name of a device says, None where it says none."""
+    size = re.search(r"(?<![a-z0-9])([0-9]{1,3})\s*gb?(?![a-z])", named.words, re.IGNORECASE)
+    return int(size[1]) if size is not None and any(each.is_device for each in named.means) else None
+
+
 def chosen(named: Named, *, memory_gb: int | None, form: Form, words: str) -> Hardware:
     """Return what a name means beside the memory and the form that are said; raises ClusterError where there is no such board,
     or several are."""
@@ -209,12 +225,6 @@ def chosen(named: Named, *, memory_gb: int | None, form: Form, words: str) -> Ha
         ways = ", ".join(each.node.device.name if each.is_device else each.node.name for each in named.means)
         raise ClusterError("several things have this name", given=words, allowed=ways, remedy=f"say which: {ways}")
     hardware = named.means[0]
-    if (
-        memory_gb is None
-        and hardware.is_device
-        and (size := re.search(r"([0-9]{1,3})\s*gb?(?![a-z])", named.words, re.IGNORECASE))
-    ):
-        memory_gb = int(size[1])
     if fitting and _has_form(hardware.node, form):
         return hardware
     sisters = [node for node in _sisters(hardware) if _has_form(node, form)]
