@@ -28,6 +28,7 @@ from meshwright.app.requests.hardware_words import (
     chosen,
     has_memory,
     is_pcie,
+    most_of_a_node,
     names_in,
     says_generation,
     size_in,
@@ -39,7 +40,7 @@ from meshwright.costmodels.errors import ClusterError
 LONGEST = 400
 """Characters that the words of a cluster may have."""
 MOST_OF_ONE_MACHINE = 8
-"""PCIe boards that one machine may hold, of several kinds too."""
+"""Devices that one machine may hold where its usual node has fewer, and boards of several kinds together."""
 EXAMPLES = "8xH100, 3x8xH100@400Gb (three nodes of eight), 64xGB200, 5 of 8 H100, 2x dgx-h100, 8xH100 + 8xA100"
 
 
@@ -90,6 +91,7 @@ class _Counts:
     is_total        the devices are said to be those of all nodes
     nodes_last      nodes were said behind the devices
     in_brackets     nodes were said in brackets
+    are_racks       nodes were said to be racks
     """
 
     nodes: int | None = None
@@ -100,6 +102,7 @@ class _Counts:
     is_total: bool = False
     nodes_last: bool = False
     in_brackets: bool = False
+    are_racks: bool = False
 
     @property
     def is_none(self) -> bool:
@@ -178,10 +181,10 @@ _CJK = {
     "共": " total ",
     "服务器": " ",
 }
-_NODE = r"(?:nodes?|hosts?|servers?|machines?|box(?:es)?|racks?|instances?|vms?|workstations?|desktops?|pcs?|superpods?|trays?)"
+_NODE = r"(?:nodes?|hosts?|servers?|machines?|box(?:es)?|racks?|instances?|vms?|workstations?|desktops?|pcs?)"
 _DEVICE = r"(?:gpus?|tpus?|npus?|devices?|accelerators?|cards?|boards?|chips?|hpus?|superchips?|dies)"
 _NOTHING = (
-    r"nvidia|amd|huawei|intel|google|aws|amazon|azure|gcp|microsoft|oracle|oci|lambda|coreweave|habana|tesla|"
+    r"nvidia|amd|huawei|intel|google|aws|ec2|amazon|azure|gcp|microsoft|oracle|oci|lambda|coreweave|habana|tesla|"
     r"geforce|instinct|standard|tensor|core|cores|generation|graphics|edition|gpu|gpus|vram|memory|mem|ram|hbm|hbm2|"
     r"hbm2e|hbm3|hbm3e|gddr6|gddr6x|gddr7|free|available|idle|spare|unused|the|only|just|my|our|with|using|running|"
     r"has|have|having|cluster|system|setup|connected|interconnect|interconnected|fabric|full|fully|and|or|training|"
@@ -245,13 +248,19 @@ _KINDS: Mapping[str, str] = {
     "slingshot": "slingshot",
     **dict.fromkeys(("omni-path", "omnipath", "omni path", "opa"), "omni-path"),
 }
-_CARD_GBIT_PER_S = {"fdr": 56, "edr": 100, "hdr": 200, "hdr100": 100, "ndr": 400, "ndr200": 200, "xdr": 800}
+_CARD_GBIT_PER_S = {
+    **dict.fromkeys(("fdr", "fdr56"), 56),
+    **dict.fromkeys(("edr", "edr100", "hdr100"), 100),
+    **dict.fromkeys(("hdr", "hdr200", "ndr200"), 200),
+    **dict.fromkeys(("ndr", "ndr400"), 400),
+    **dict.fromkeys(("xdr", "xdr800"), 800),
+}
 """Generations of InfiniBand, four lanes (InfiniBand Trade Association, roadmap)."""
 _NETWORK_GBIT_PER_S = (10, 25, 50, 56, 100, 200, 400, 800, 1600, 3200)
 """Speeds of networks that are said without a unit of bits: "400G"."""
 _KIND_WORDS = (
-    r"(?:infiniband|ib|roce(?:[\s-]?v2)?|ethernet|eth|tcp|ena|efa(?:v[123])?|slingshot(?:-?11)?|omni[\s-]?path|opa|fdr|edr|"
-    r"hdr(?:100)?|ndr(?:200)?|xdr|rdma|network(?:ing|s)?|nics?|hcas?|connectx-?[5-9]|cx-?[5-9]|mellanox)(?![a-z0-9])"
+    r"(?:infiniband|ib|roce(?:[\s-]?v2)?|ethernet|eth|tcp|ena|efa(?:v[123])?|slingshot(?:-?11)?|omni[\s-]?path|opa|fdr(?:[\s-]?56)?|edr(?:[\s-]?100)?|"
+    r"hdr(?:[\s-]?[12]00)?|ndr(?:[\s-]?[24]00)?|xdr(?:[\s-]?800)?|rdma|network(?:ing|s)?|nics?|hcas?|connectx-?[5-9]|cx-?[5-9]|mellanox)(?![a-z0-9])"
 )
 _SPEED_WORDS = (
     r"(?:[0-9]{1,3}\s*[x×*]\s*)?[0-9]+(?:\.[0-9]+)?\s*"
@@ -283,12 +292,12 @@ _PCIE = re.compile(
     re.IGNORECASE,
 )
 _SXM = re.compile(r"\b(?:sxm[2-6]?|oam|hgx|baseboard)(?![a-z0-9])", re.IGNORECASE)
-_GRES = re.compile(r"^\s*(?:--?(?:gres|gpus(?:-per-node)?)[=\s])?\s*gpu:", re.IGNORECASE)
+_GRES = re.compile(r"^\s*(?:--?(?:gres|gpus(?:-per-node)?)[=\s])?\s*(?:(?:nvidia|amd)\.com/)?gpu\s*:", re.IGNORECASE)
 
 
 def _sayings(part: str, text: str, own: Mapping[str, NodeType]) -> list[_Saying]:
     """Return the sayings of words between plus signs: clauses with names of their own, each with the clauses around it."""
-    words, at, network = part.partition("@")
+    words, at, network = re.sub(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", part).partition("@")
     words = re.sub(r"\bpair\s+of\b", "2", _GRES.sub("", words.replace("⟦", " ")), flags=re.IGNORECASE)
     for sign, plain in _CJK.items():
         words = words.replace(sign, plain)
@@ -374,7 +383,7 @@ def _saying(words: str, names: list[Named], network: str | None, text: str) -> _
         hardware=hardware,
         name=names[0].words,
         words=text,
-        counts=_counts(_tokens(re.sub(r"(?<=[a-z0-9⟦])-(?=[a-z0-9])", " ", left, flags=re.IGNORECASE), names), hardware, text),
+        counts=_counts(_tokens(re.sub(r"(?<=[a-z0-9⟦])-(?=[a-z0-9⟦])", " ", left, flags=re.IGNORECASE), names), hardware, text),
         networks=tuple(networks),
         has_bridges=_bridges_said(hardware, denials, text),
     )
@@ -421,7 +430,7 @@ def _bridges_said(hardware: Hardware, denials: list[bool], text: str) -> bool:
 
 
 def _network(kinds: str, speed: str | None, *, is_per_device: bool) -> _Network:
-    words = kinds.casefold().replace("rocev2", "roce").replace("-", " ")
+    words = re.sub(r"\b([fehnx]dr)[\s-]+([0-9]+)", r"\1\2", kinds.casefold().replace("rocev2", "roce")).replace("-", " ")
     kind = next((known for word, known in _KINDS.items() if re.search(rf"\b{word}(?:v[123])?\b", words)), None)
     generation = next((word for word in re.findall(r"[a-z]+[0-9]*", words) if word in _CARD_GBIT_PER_S), None)
     if generation is not None and kind is None:
@@ -511,7 +520,7 @@ _PHRASES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 
 def _counts(tokens: list[_Token], hardware: Hardware, text: str) -> _Counts:
     """Read the numbers of a part; raises ClusterError for words and numbers that say nothing known."""
-    counts = _Counts()
+    counts = _Counts(are_racks=any(token.letter == "H" and token.words.casefold().startswith("rack") for token in tokens))
     letters = "".join(token.letter for token in tokens)
     place, is_each_next, unknown = 0, False, []
     while place < len(tokens):
@@ -615,24 +624,39 @@ def _counted(saying: _Saying) -> list[tuple[NodeType, int]]:
         nodes = nodes or (1 if devices is None else devices // per_node)
         return [(_of_so_many(saying, per_node, nodes), nodes)]
     if devices is not None:
-        if is_pcie(node) and node.devices_per_node < devices <= MOST_OF_ONE_MACHINE:
+        if node.devices_per_node < devices <= _most_of_a_machine(saying):
             return [(_of_so_many(saying, devices, 1), 1)]
         whole, rest = divmod(devices, node.devices_per_node)
         return [(node, whole)] * bool(whole) + [(part_of_node(node, rest), 1)] * bool(rest)
     if nodes is None and is_device:
         return [(part_of_node(node, 1), 1)]
+    if is_device and node.host_devices != node.devices_per_node and not counts.are_racks:
+        raise ClusterError(
+            "hosts of a rack, or racks?",
+            given=saying.words,
+            allowed=f"racks of {node.devices_per_node}, or devices: {node.host_devices} of a host",
+            remedy=f"say {nodes} racks of {saying.name}, or {(nodes or 1) * node.host_devices}x{saying.name}",
+        )
     return [(node, nodes or 1)]
 
 
 def _of_so_many(saying: _Saying, devices: int, nodes: int) -> NodeType:
-    """Return the node with so many devices: fewer than the catalogue's have their share of the network; a machine may hold
-    more PCIe boards than that."""
+    """Return the node with so many devices: fewer than the catalogue's have their share of the network."""
     node = saying.hardware.node
     if devices <= node.devices_per_node:
         return part_of_node(node, devices)
-    if is_pcie(node) and saying.hardware.is_device and devices <= MOST_OF_ONE_MACHINE:
+    if devices <= _most_of_a_machine(saying):
         return replace(node, name=f"{saying.hardware.node.device.name}-{devices}x", devices_per_node=devices)
     raise _too_many(saying, nodes, devices)
+
+
+def _most_of_a_machine(saying: _Saying) -> int:
+    """Return how many devices of a name a machine may hold where its usual node has fewer: PCIe boards, and those of which
+    another node type has more."""
+    if not saying.hardware.is_device:
+        return 0
+    node = saying.hardware.node
+    return MOST_OF_ONE_MACHINE if is_pcie(node) else min(MOST_OF_ONE_MACHINE, most_of_a_node(node.device))
 
 
 def _of_each(saying: _Saying, nodes: int, devices: int) -> int:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from meshwright.app.requests.cloud_machines import cloud_machines
 from meshwright.costmodels.cluster.cluster import Device, Link, NodeType
 from meshwright.costmodels.errors import ClusterError
-from meshwright.costmodels.hardware import devices, devices_by_name, node_type, node_types_by_name
+from meshwright.costmodels.hardware import devices, devices_by_name, node_type, node_types, node_types_by_name
 from meshwright.costmodels.hardware.generations import generation_of
 from meshwright.costmodels.names import nearest_name
 
@@ -308,6 +308,12 @@ def usual_node(device: Device) -> NodeType | None:
         if name in node_types_by_name():
             return node_type(name)
     return None
+
+
+def most_of_a_node(device: Device) -> int:
+    """Return the most of a device that a node type or a cloud's machine has."""
+    every = (*node_types(), *cloud_machines().values())
+    return max((node.devices_per_node for node in every if node.device == device), default=0)
 
 
 def unknown_name(words: str, own: Mapping[str, NodeType]) -> ClusterError:
