@@ -20,6 +20,7 @@ LONGEST_CONFIG = 200_000
 _TOML_DEPTH = 500
 """Opening brackets that a TOML file may have: its parser is recursive."""
 _SCRIPTS = ("launch.sh", "job.sbatch", "run.sh", "train.sh", "serve.sh")
+_MANIFESTS = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml", "deployment.yaml")
 """Names of the script of a folder, the first of them that is there."""
 _SCRIPT_ENDS = (".sh", ".sbatch", ".slurm", ".bash", ".job")
 _CONFIG_ENDS = (".toml", ".yaml", ".yml", ".json")
@@ -68,6 +69,9 @@ class LaunchFiles:
             if wanted in scripts:
                 return self.texts[wanted]
         configs = [name for name in names if name.endswith(_CONFIG_ENDS)]
+        for wanted in () if scripts else _MANIFESTS:
+            if wanted in configs:
+                return self.texts[wanted]
         found = scripts or configs
         if len(found) != 1:
             raise InvalidInputError(
@@ -96,6 +100,33 @@ def config_of(text: str) -> Mapping[str, Any] | None:
     if re.match(r"[A-Za-z_]\w*:(?:\s|$)|---\s*$", first):
         return _object(parse_document(text.encode(), what="configuration"))
     return None
+
+
+_MOST_DOCUMENTS = 200
+_NEXT_DOCUMENT = re.compile(r"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+
+
+def documents_of(text: str) -> list[Mapping[str, Any]]:
+    """Return what a text holds: several documents of YAML, or the one of `config_of`; empty where it is a command.
+
+    Raises InvalidInputError for one that can't be read.
+    """
+    if _NEXT_DOCUMENT.search(text) is None:
+        found = config_of(text)
+        return [] if found is None else [found]
+    # A script may hold a line of three hyphens in a here-document; a file of documents begins with a key.
+    parts = _NEXT_DOCUMENT.split(text, maxsplit=_MOST_DOCUMENTS)
+    if len(parts) > _MOST_DOCUMENTS:
+        raise InvalidInputError("the file holds too many documents", allowed=f"{_MOST_DOCUMENTS}")
+    documents = []
+    for part in parts:
+        if not any(line.strip() and not line.lstrip().startswith("#") for line in part.splitlines()):
+            continue
+        found = config_of(part)
+        if found is None:
+            return []
+        documents.append(found)
+    return documents
 
 
 def _object(found: object) -> Mapping[str, Any]:

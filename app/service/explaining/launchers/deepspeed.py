@@ -60,7 +60,7 @@ def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Star
             remedy="give the script's command with --per_device_train_batch_size",
         )
     return StatedTraining(
-        launcher=Launcher.DEEPSPEED,
+        launcher=Launcher.DEEPSPEED if trainer.adapter is None else trainer.launcher,
         given=(*read.given, *trainer.given),
         environment=start.environment,
         notes=(*_notes(keys, trainer), *trainer.notes),
@@ -145,4 +145,4 @@ def _workload(keys: DeepSpeedKeys, trainer: TrainerRun) -> dict[str, Any]:
         if keys.gradient_dtype not in _FORMATS:
             raise InvalidInputError("gradients can't have this format", given=keys.gradient_dtype, allowed=", ".join(_FORMATS))
         work["gradient_dtype"] = _FORMATS[keys.gradient_dtype].value
-    return work
+    return work if trainer.adapter is None else work | {"adapter": trainer.adapter}
