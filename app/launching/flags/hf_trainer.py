@@ -147,6 +147,8 @@ HF_TRAINER = FlagTable(
         **dict.fromkeys(
             ("datasets", "test-datasets", "pretraining-dataset", "media-dir", "tokenized-path", "ddp-timeout"), True
         ),
+        # Options of Accelerate that TRL hands on.
+        **dict.fromkeys(("num-processes", "num-machines", "machine-rank", "main-process-ip", "main-process-port"), True),
         **dict.fromkeys(("push-to-hub", "logging-first-step", "overwrite-cache", "plot-loss"), False),
     },
     not_priced={
@@ -160,6 +162,7 @@ HF_TRAINER = FlagTable(
         "neftune-noise-alpha": "noise on the token table",
         "group-by-length": "sequences of equal lengths",
         "gradient-checkpointing-kwargs": "how layers are recomputed",
+        "accelerator-config": "when gradients are summed",
         "eval-accumulation-steps": "evaluation",
         "sample-packing": "sequences that are filled up, as they are taken to be",
         "eval-sample-packing": "evaluation",

@@ -50,7 +50,7 @@ class LaunchFiles:
                 "the command reads a file that was not given",
                 given=f"{flag} {path}",
                 allowed=", ".join(sorted(self.texts)) or "no files were given",
-                remedy="put the command's script and this file in one folder, and give the folder",
+                remedy="give it by --with FILE, or put it into one folder with the command's script, and give the folder",
             )
         return found
 
@@ -85,6 +85,27 @@ class LaunchFiles:
 
 NO_FILES = LaunchFiles()
 
+_USUAL_NAME = re.compile(r"(?:zero|stage|z)[-_]?([123])(?!\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class UsualConfig:
+    """What the name of a configuration of DeepSpeed says: its stage, and which state is on the host."""
+
+    stage: int
+    offloaded: Mapping[str, str] | None
+
+
+def by_usual_name(path: str) -> UsualConfig | None:
+    """Return what the name of a configuration says, of names that recipes share (zero3.yaml, ds_z3_offload.json)."""
+    name = PurePosixPath(path).name.casefold()
+    found = _USUAL_NAME.search(name)
+    if found is None:
+        return None
+    stage = int(found[1])
+    on_host = {"offload_optimizer_device": "cpu"} | ({"offload_param_device": "cpu"} if stage == 3 else {})
+    return UsualConfig(stage, on_host if "offload" in name else None)
+
 
 def config_of(text: str) -> Mapping[str, Any] | None:
     """Return what a text in TOML, JSON or YAML holds, where it is such a file and no command.
@@ -97,7 +118,7 @@ def config_of(text: str) -> Mapping[str, Any] | None:
     if _TOML_SECTION.search(text) and not begin.startswith("#!"):
         return _toml(text)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-    if re.match(r"[A-Za-z_]\w*:(?:\s|$)|---\s*$", first):
+    if re.match(r"[A-Za-z_][\w.-]*:(?:\s|$)|---\s*$", first):
         return _object(parse_document(text.encode(), what="configuration"))
     return None
 

@@ -215,13 +215,14 @@ _MOST_NAMED = 4
 def _unknown(script: Script) -> InvalidInputError:
     """The error of a script that starts no launcher: the commands that might have, each with its line."""
     met = [
-        f"line {line}: {' '.join(words[:4])[:80]}" if line > 0 and len(script.commands) > 1 else " ".join(words[:4])[:80]
+        (line, " ".join(words[:4])[:80])
         for words, line in zip(script.commands, script.lines, strict=True)
         if words[0] not in _NO_LAUNCHERS and not (words[0].isidentifier() and len(words) == 1)
     ]
+    where = f" (line {', '.join(str(line) for line, _ in met[-_MOST_NAMED:])})" if met and script.lines[-1] > 1 else ""
     return InvalidInputError(
-        "this is no launch command that is known",
-        given="; ".join(met[-_MOST_NAMED:]) or "nothing that starts a program",
+        f"this is no launch command that is known{where}",
+        given="; ".join(words for _, words in met[-_MOST_NAMED:]) or "nothing that starts a program",
         allowed=", ".join(" ".join(starts[0]) for starts in _STARTS.values()),
         remedy=f"as in: {EXAMPLE}",
     )
@@ -313,15 +314,19 @@ def _server(launcher: Launcher, before: Sequence[str], own: Sequence[str], files
     table = TABLES[engine]
     read = table.read(own)
     named = read.fields.get("config_file")
-    if named is not None:
-        settings = table.read(_settings(files.required(named, flag="--config"), named, table))
+    notes = _of_pools(own)
+    text = None if named is None else files.named(named)
+    if named is not None and text is None:
+        notes = (f"{named} was not given, and what it says is not in the figures: give it by --with", *notes)
+    if named is not None and text is not None:
+        settings = table.read(_settings(text, named, table))
         # TensorRT-LLM's file holds over its command, others' commands over their files.
         first, second = (read, settings) if engine is ServingEngine.TENSORRT_LLM else (settings, read)
         words = (*read.words, *settings.words)
         read = ReadCommand({**first.fields, **second.fields}, (*first.given, *second.given), words)
     flags = LaunchFlags(**read.fields)
     model = flags.model or next(iter(read.words), None)
-    return StatedServer(launcher, flags, model, read.given, assigned(before), _of_pools(own))
+    return StatedServer(launcher, flags, model, read.given, assigned(before), notes)
 
 
 def _settings(text: str, named: str, table: FlagTable) -> list[str]:

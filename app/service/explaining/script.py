@@ -232,6 +232,8 @@ class _Run:
             if text is not None and len(text) <= LONGEST_SCRIPT:
                 self._nested(text, named.arguments if named.arguments or not named.is_sourced else None)
                 return
+        if not words:
+            return
         self._spend(sum(map(len, words)), len(words))
         self._commands.append(tuple(words))
         self._lines.append(self._line)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from meshwright.app.launching.exporters.served import longest_request
 from meshwright.app.launching.exporters.sglang import static_share
 from meshwright.app.launching.exporters.shape import is_layer
+from meshwright.app.launching.exporters.tensorrt_llm import cache_share
 from meshwright.app.launching.exporters.vllm import memory_utilisation
 from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
@@ -39,8 +40,10 @@ def batch_defaults(request: ServingRequest) -> BatchDefaults:
     """Return an engine's own limits on the devices of a request.
 
     vLLM: EngineArgs.get_batch_defaults, for an API server. SGLang: chunks by device memory (ServerArgs), and as many sequences
-    as its cache holds, here as many as vLLM runs.
+    as its cache holds, here as many as vLLM runs. TensorRT-LLM: max_num_tokens and max_batch_size of LlmArgs, on any device.
     """
+    if request.search.engine is ServingEngine.TENSORRT_LLM:
+        return BatchDefaults(8192, 2048)
     device = request.cluster.groups[0].node.device
     large = device.memory_bytes >= LARGE_DEVICE_BYTES and SEVERAL_GPUS_A not in device.name.casefold()
     return BatchDefaults(8192, 1024) if large else BatchDefaults(2048, 256)
@@ -85,6 +88,7 @@ def _place(axes: Axes, n_devices: int) -> Stage:
 _WRITTEN_SHARE: Mapping[ServingEngine, Callable[[Workers, ServingRequest], float]] = {
     ServingEngine.VLLM: memory_utilisation,
     ServingEngine.SGLANG: static_share,
+    ServingEngine.TENSORRT_LLM: cache_share,
 }
 """The share that exporters write of a plan."""
 
@@ -115,9 +119,16 @@ def _of_weights_and_cache(share: float, memory: StageMemory, device_bytes: float
     return (static_bytes + memory.transient_bytes + memory.overhead_bytes) / device_bytes
 
 
+def _of_free_for_cache(share: float, memory: StageMemory, device_bytes: float) -> float:
+    """The same of a share that counts the cache alone, of what everything else leaves."""
+    others_bytes = memory.total_bytes - memory.kv_cache_bytes
+    return (others_bytes + share * (device_bytes - others_bytes)) / device_bytes
+
+
 _FILLED: Mapping[ServingEngine, Callable[[float, StageMemory, float], float]] = {
     ServingEngine.VLLM: _of_all,
     ServingEngine.SGLANG: _of_weights_and_cache,
+    ServingEngine.TENSORRT_LLM: _of_free_for_cache,
 }
 """Share of a device that a command's share lets an engine fill, by the memory of a stage."""
 

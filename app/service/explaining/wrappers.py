@@ -52,7 +52,7 @@ def started_by_image(image: str, arguments: Sequence[str]) -> Sequence[str]:
 
     An image of vLLM's server takes flags, or a model; what begins with a program is a command by itself.
     """
-    name = re.sub(r"(@sha256:\w+|:[\w.-]+)$", "", image)
+    name = re.sub(r"(:[\w.-]+)?(@sha256:\w+)?$", "", image)
     for pattern, program in _IMAGES:
         if pattern.search(name):
             by_itself = not program or (len(arguments) > 0 and _PROGRAM.fullmatch(arguments[0]) is not None)

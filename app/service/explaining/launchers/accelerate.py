@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.app.launching.flags.accelerate import ACCELERATE, AccelerateKeys
 from meshwright.app.launching.flags.flag import GivenFlag, ReadCommand
-from meshwright.app.service.explaining.launch_files import config_of, words_of_config
+from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
 from meshwright.app.service.explaining.launchers.deepspeed import stated_by_keys
 from meshwright.app.service.explaining.launchers.trainer import ADAPTED, TrainerRun, trainer_run
 from meshwright.app.service.explaining.start import Start
@@ -37,7 +37,7 @@ _VALUED_OPTIONS = frozenset(name for name, has_value in ACCELERATE.harmless.item
 _MODULES: Mapping[str, Launcher] = {
     **dict.fromkeys(("axolotl.cli.train", "axolotl"), Launcher.AXOLOTL),
     **dict.fromkeys(("llamafactory.launcher", "llamafactory-cli"), Launcher.LLAMA_FACTORY),
-    **dict.fromkeys(("trl.scripts.sft", "trl.scripts.dpo", "trl"), Launcher.TRL),
+    **dict.fromkeys(("trl.scripts.sft", "trl.scripts.dpo", "trl", "sft.py", "dpo.py", "kto.py"), Launcher.TRL),
 }
 """Launchers whose arguments a script or module reads."""
 _PROFILES: Mapping[str, Mapping[str, Any]] = {
@@ -65,7 +65,7 @@ def read_accelerate(start: Start) -> StatedTraining:
     """Return what a run of Accelerate states; raises InvalidInputError for a value that can't be."""
     options, program, script = _split(start.words)
     read = _read(options, start)
-    launcher = next((launcher for name, launcher in _MODULES.items() if program == name), Launcher.HF_TRAINER)
+    launcher = _MODULES.get(program) or _MODULES.get(program.rpartition("/")[2], Launcher.HF_TRAINER)
     first = next(iter(script), "")
     if program.endswith("train.py") and first.endswith((".yaml", ".yml")):
         launcher = Launcher.LLAMA_FACTORY
@@ -98,10 +98,13 @@ def _by_trainer(trainer: TrainerRun, start: Start) -> StatedTraining:
     read = ReadCommand({}, (), ())
     named = trainer.arguments.accelerate_file
     if named is not None:
-        document = _PROFILES.get(named) or config_of(start.files.required(named, flag="--accelerate_config"))
-        read = ACCELERATE.read([] if document is None else words_of_config(document))
-        options = ACCELERATE.read(start.words)
-        told = {name: value for name, value in options.fields.items() if name in ("world", "nodes")}
+        document = _PROFILES.get(named) or _config(start, named)
+        if document is None:
+            raise InvalidInputError("the configuration of Accelerate is no YAML", given=named)
+        read = ACCELERATE.read(words_of_config(document))
+    if trainer.launcher is Launcher.TRL:
+        handed_on = ACCELERATE.read(start.words).fields
+        told = {name: handed_on[name] for name in ("world", "nodes") if name in handed_on}
         read = ReadCommand({**read.fields, **told}, read.given, ())
     return _stated(read, trainer, start, trainer.launcher)
 
@@ -127,6 +130,9 @@ def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Laun
         if backend == "DEEPSPEED"
         else _by_pytorch(keys, trainer, start, read.given, is_sharded=backend == "FSDP")
     )
+    guessed = [name for name in (read.fields.get("config_file"), trainer.deepspeed_file) if _is_guessed(name, start)]
+    said = tuple(f"{name} was not given: it is taken to be what its name says; give it by --with" for name in guessed)
+    found = replace(found, notes=(*said, *found.notes))
     work = dict(found.workload)
     if trainer.adapter is not None:
         work["adapter"] = trainer.adapter
@@ -135,10 +141,13 @@ def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Laun
     return replace(found, launcher=launcher, workload=work)
 
 
+def _is_guessed(name: str | None, start: Start) -> bool:
+    return name is not None and start.files.named(name) is None and by_usual_name(name) is not None
+
+
 def _is_half(trainer: TrainerRun) -> bool:
-    """True where a launcher loads weights in 16 bits by itself: nothing else is said, and adapters train."""
-    told = trainer.arguments.bf16 is not None or trainer.arguments.fp16 is not None
-    return trainer.adapter is not None and not told
+    """True where nothing says the format: TRL, Axolotl and LLaMA-Factory then work in bf16 where the device has it."""
+    return trainer.arguments.bf16 is None and trainer.arguments.fp16 is None
 
 
 def _of_trainer(trainer: TrainerRun) -> dict[str, Any]:
@@ -187,13 +196,25 @@ def _read(options: Sequence[str], start: Start) -> ReadCommand:
     document = start.document
     named = own.fields.get("config_file")
     if document is None and named is not None:
-        document = config_of(start.files.required(named, flag="--config_file"))
+        document = _config(start, named)
         if document is None:
             raise InvalidInputError("the configuration of Accelerate is no YAML", given=named)
     if document is None:
         return own
     of_file = ACCELERATE.read(words_of_config(document))
     return ReadCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
+
+
+def _config(start: Start, named: str) -> Mapping[str, Any] | None:
+    """The configuration of a name; where it was not given, and its name is one that recipes share, what that name says."""
+    by_name = by_usual_name(named)
+    if start.files.named(named) is None and by_name is not None:
+        return {
+            "distributed_type": "DEEPSPEED",
+            "mixed_precision": "bf16",
+            "deepspeed_config": {"zero_stage": by_name.stage, **({} if by_name.offloaded is None else by_name.offloaded)},
+        }
+    return config_of(start.files.required(named, flag="--config_file"))
 
 
 def _by_deepspeed(keys: AccelerateKeys, trainer: TrainerRun, start: Start, given: tuple[GivenFlag, ...]) -> StatedTraining:
@@ -244,7 +265,7 @@ def _by_pytorch(
         ulysses=keys.sp or 1,
         microbatch=microbatch,
         accumulation=keys.accumulation or trainer.accumulation,
-        seq_len=trainer.arguments.seq_len,
+        seq_len=trainer.seq_len,
         zero_stage=zero,
         shard_ranks=_shard_ranks(keys, start.world) if zero > 0 else None,
         recompute=Recompute.FULL if keys.checkpointing or trainer.recomputes else Recompute.NONE,

@@ -76,7 +76,7 @@ def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Star
         # Of batch, micro-batch and accumulation any two say the third; without a batch it is one.
         accumulation=accumulation or (1 if keys.train_batch is None or microbatch is None else None),
         global_batch=keys.train_batch,
-        seq_len=trainer.arguments.seq_len,
+        seq_len=trainer.seq_len,
         zero_stage=keys.zero_stage or 0,
         shard_ranks=keys.shard_ranks if keys.shard_ranks is not None and keys.shard_ranks > 0 else None,
         recompute=Recompute.FULL if trainer.recomputes or (keys.recomputed or 0) > 0 else Recompute.NONE,

@@ -27,6 +27,14 @@ _OPTIMIZERS = {
 DEFAULT_MICROBATCH = 8
 """Sequences of a micro-batch unless told (training_args.py)."""
 _AXOLOTL_MICROBATCH = 1
+_LENGTHS = {
+    Launcher.HF_TRAINER: (1024, "transformers' run_clm.py, at most"),
+    Launcher.TRL: (1024, "TRL"),
+    Launcher.AXOLOTL: (512, "Axolotl"),
+    Launcher.LLAMA_FACTORY: (2048, "LLaMA-Factory"),
+}
+"""Tokens of a sequence unless told, and who says so (run_clm.py, block_size; sft_config.py, max_length; axolotl/utils/schemas,
+sequence_len; hparams/data_args.py, cutoff_len)."""
 _DEFAULT_RANK = 8
 """Rank of adapters unless told (LLaMA-Factory, hparams/finetuning_args.py); PEFT's own, too."""
 ADAPTED = frozenset((Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY))
@@ -76,11 +84,16 @@ class TrainerRun:
         return self.arguments.accumulation or (1 if self.is_trainer else None)
 
     @property
+    def seq_len(self) -> int | None:
+        """Tokens of a sequence; None of another script."""
+        return self.arguments.seq_len or (_LENGTHS[self.launcher][0] if self.is_trainer else None)
+
+    @property
     def recomputes(self) -> bool | None:
-        """True if layers are recomputed whole; LLaMA-Factory does unless told otherwise."""
+        """True if layers are recomputed whole; LLaMA-Factory and TRL do unless told otherwise."""
         if self.arguments.checkpointing is not None or not self.is_trainer:
             return self.arguments.checkpointing
-        return self.launcher is Launcher.LLAMA_FACTORY
+        return self.launcher in (Launcher.LLAMA_FACTORY, Launcher.TRL)
 
 
 def trainer_run(start: Start, launcher: Launcher = Launcher.HF_TRAINER) -> TrainerRun:
@@ -110,11 +123,18 @@ def trainer_run(start: Start, launcher: Launcher = Launcher.HF_TRAINER) -> Train
         arguments,
         read.given,
         optimizer,
-        (),
+        _of_length(arguments, launcher),
         launcher,
         {name if name.startswith(_PREFIX) else _PREFIX + name: value for name, value in (fsdp or {}).items()},
         _adapter(arguments) if has_adapter else None,
     )
+
+
+def _of_length(arguments: TrainerArguments, launcher: Launcher) -> tuple[str, ...]:
+    if arguments.seq_len is not None or arguments.model is None:
+        return ()
+    tokens, who = _LENGTHS[launcher]
+    return (f"sequences are taken to have {tokens:,} tokens, as those of {who}: no argument says; --seq says others",)
 
 
 def _settings(start: Start, launcher: Launcher) -> tuple[Mapping[str, Any], Sequence[str]]:
