@@ -29,6 +29,7 @@ from meshwright.app.service.explaining.launchers.accelerate import (
 )
 from meshwright.app.service.explaining.launchers.deepspeed import read_deepspeed
 from meshwright.app.service.explaining.launchers.megatron_lm import read_megatron
+from meshwright.app.service.explaining.launchers.recipes import read_recipe
 from meshwright.app.service.explaining.launchers.torchtitan import read_torchtitan
 from meshwright.app.service.explaining.manifests import manifest_of
 from meshwright.app.service.explaining.script import Script, read_commands, read_script
@@ -177,6 +178,16 @@ _CONFIGS: Mapping[str, Launcher] = MappingProxyType(
 """Keys by which a configuration that was given alone is known."""
 
 
+_RECIPES = (
+    *(("verl.trainer.main_ppo",), ("verl.trainer.main",), ("verl.trainer.fsdp_sft_trainer",), ("verl.trainer.sft_trainer",)),
+    *(("recipe.dapo.main_dapo",), ("megatron_gpt_pretraining.py",), ("megatron_gpt_finetuning.py",), ("run_recipe.py",)),
+    *(("nemo", "llm", "pretrain"), ("nemo", "llm", "finetune"), ("examples/run_sft.py",), ("examples/run_grpo.py",)),
+    *(("examples/run_dpo.py",), ("examples/run_grpo_math.py",)),
+)
+"""Starts of recipes, whose keys say on what they train."""
+_KEYS_OF_RECIPES = ("actor_rollout_ref", "policy")
+
+
 def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
     """Return what a launch command, a script around it or a launcher's configuration states.
 
@@ -195,6 +206,12 @@ def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
     for words in script.commands:
         if words[0] in _NO_LAUNCHERS:
             continue
+        recipe = next((place + len(start) for start in _RECIPES if (place := _place_of(start, words)) is not None), None)
+        if recipe is not None:
+            environment = {**script.variables, **assigned(words[:recipe])}
+            world = world_of_starter(words[:recipe], environment) or (None if script.job is None else script.job.ranks)
+            trained = read_recipe(Start(words[recipe:], words[:recipe], world, environment, files))
+            return replace(trained, notes=(*script.notes, *trained.notes), job=script.job)
         program = _program_of(words, files)
         if program is None:
             continue
@@ -230,6 +247,8 @@ def _unknown(script: Script) -> InvalidInputError:
 
 def _configured(document: Mapping[str, Any], files: LaunchFiles) -> StatedTraining:
     """The run of a configuration that was given without a command."""
+    if any(isinstance(document.get(key), Mapping) for key in _KEYS_OF_RECIPES) or _is_megatron_recipe(document):
+        return read_recipe(Start(files=files, document=document))
     for key, launcher in _CONFIGS.items():
         if key in document:
             return _TRAINERS[launcher](Start(files=files, document=document))
@@ -238,6 +257,12 @@ def _configured(document: Mapping[str, Any], files: LaunchFiles) -> StatedTraini
         given=", ".join(map(str, [*document][:6])) or "no keys",
         allowed=f"a configuration with one of the keys {', '.join(_CONFIGS)}, or a launch command",
     )
+
+
+def _is_megatron_recipe(document: Mapping[str, Any]) -> bool:
+    """True of configurations of NeMo and Megatron-Bridge, whose model has Megatron-Core's degrees."""
+    model = document.get("model")
+    return isinstance(model, Mapping) and "tensor_model_parallel_size" in model
 
 
 @dataclass(frozen=True, slots=True)

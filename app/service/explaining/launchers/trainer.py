@@ -4,6 +4,7 @@ TRL, Axolotl and LLaMA-Factory, which hold such arguments."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,6 +42,7 @@ ADAPTED = frozenset((Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY))
 """Launchers whose adapters are planned."""
 _SETTINGS_ENDS = (".yaml", ".yml", ".json")
 _PREFIX = "fsdp_"
+_KEY = re.compile(r"[A-Za-z_]\w*=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,8 @@ def _settings(start: Start, launcher: Launcher) -> tuple[Mapping[str, Any], Sequ
     words = list(start.words)
     named = words[0] if words and words[0].endswith(_SETTINGS_ENDS) else None
     if named is not None:
-        words = words[1:]
+        # Further words of LLaMA-Factory are keys with values.
+        words = [f"--{word}" if _KEY.match(word) else word for word in words[1:]]
     else:
         named = HF_TRAINER.read(words).fields.get("settings_file")
     if named is None:

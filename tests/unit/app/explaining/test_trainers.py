@@ -142,7 +142,7 @@ SIZES = ("microbatch", "accumulation", "seq_len", "zero_stage", "world")
         ),
         (FACTORY, "llama-factory", (1, 8, 2048, 0, None)),
         ("llamafactory-cli train f.yaml", "llama-factory", (1, 8, 2048, 0, None)),
-        ("FORCE_TORCHRUN=1 llamafactory-cli train f.yaml cutoff_len=4096", "llama-factory", (1, 8, 2048, 0, None)),
+        ("FORCE_TORCHRUN=1 llamafactory-cli train f.yaml cutoff_len=4096", "llama-factory", (1, 8, 4096, 0, None)),
         ("torchrun --nproc_per_node=8 src/train.py f.yaml", "llama-factory", (1, 8, 2048, 0, 8)),
         ("accelerate launch --num_processes 2 src/train.py f.yaml", "llama-factory", (1, 8, 2048, 0, 2)),
         (f"torchrun --nproc_per_node=8 {TRAINER} --bf16 True --fsdp 'full_shard auto_wrap'", "hf-trainer", (4, 8, 1024, 3, 8)),
