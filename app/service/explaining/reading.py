@@ -289,10 +289,10 @@ def _program_of(words: Sequence[str], files: LaunchFiles) -> _Program | None:
     for launcher, arguments in _BY_ARGUMENTS.items():
         if names & arguments:
             return _Program(launcher, before, own)
-    if _place_of(("deepspeed",), before) is not None:
-        return _Program(Launcher.DEEPSPEED, before, own)
     by_file = _launcher_of_settings(own, files)
-    return None if by_file is None else _Program(by_file, before, own)
+    if by_file is not None:
+        return _Program(by_file, before, own)
+    return _Program(Launcher.DEEPSPEED, before, own) if _place_of(("deepspeed",), before) is not None else None
 
 
 def _place_of_script(words: Sequence[str]) -> int | None:

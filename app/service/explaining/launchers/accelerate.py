@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.app.launching.flags.accelerate import ACCELERATE, AccelerateKeys
 from meshwright.app.launching.flags.flag import GivenFlag, ReadCommand
 from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
-from meshwright.app.service.explaining.launchers.deepspeed import stated_by_keys
+from meshwright.app.service.explaining.launchers.deepspeed import deepspeed_config, guessed, stated_by_keys
 from meshwright.app.service.explaining.launchers.trainer import ADAPTED, TrainerRun, trainer_run
 from meshwright.app.service.explaining.start import Start
 from meshwright.app.service.explaining.stated import StatedTraining
@@ -130,19 +130,13 @@ def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Laun
         if backend == "DEEPSPEED"
         else _by_pytorch(keys, trainer, start, read.given, is_sharded=backend == "FSDP")
     )
-    guessed = [name for name in (read.fields.get("config_file"), trainer.deepspeed_file) if _is_guessed(name, start)]
-    said = tuple(f"{name} was not given: it is taken to be what its name says; give it by --with" for name in guessed)
-    found = replace(found, notes=(*said, *found.notes))
+    found = replace(found, notes=(*guessed(start, read.fields.get("config_file"), trainer.deepspeed_file), *found.notes))
     work = dict(found.workload)
     if trainer.adapter is not None:
         work["adapter"] = trainer.adapter
     if trainer.launcher is not Launcher.HF_TRAINER:
         work = work | ({"precision": DType.BF16.value} if _is_half(trainer) else {})
     return replace(found, launcher=launcher, workload=work)
-
-
-def _is_guessed(name: str | None, start: Start) -> bool:
-    return name is not None and start.files.named(name) is None and by_usual_name(name) is not None
 
 
 def _is_half(trainer: TrainerRun) -> bool:
@@ -223,9 +217,7 @@ def _by_deepspeed(keys: AccelerateKeys, trainer: TrainerRun, start: Start, given
     if named is None:
         found = stated_by_keys(_deepspeed_document(keys), trainer, start)
         return replace(found, launcher=Launcher.ACCELERATE, given=(*given, *trainer.given))
-    document = config_of(start.files.required(named, flag="deepspeed_config_file"))
-    if document is None:
-        raise InvalidInputError("the configuration of DeepSpeed is no JSON", given=named)
+    document = deepspeed_config(named, start)
     found = stated_by_keys(document, trainer, start)
     return replace(found, launcher=Launcher.ACCELERATE, given=(*given, *found.given))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from meshwright.app.launching.flags.deepspeed import DEEPSPEED, DeepSpeedKeys
-from meshwright.app.service.explaining.launch_files import config_of, words_of_config
+from meshwright.app.launching.flags.deepspeed import AUTO, DEEPSPEED, DeepSpeedKeys
+from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
 from meshwright.app.service.explaining.launchers.trainer import TrainerRun, trainer_run
 from meshwright.app.service.explaining.start import Start
 from meshwright.app.service.explaining.stated import StatedTraining
@@ -39,10 +40,34 @@ def read_deepspeed(start: Start) -> StatedTraining:
                 "the command names no configuration of DeepSpeed",
                 allowed="--deepspeed_config ds_config.json, or --deepspeed ds_config.json of Hugging Face's Trainer",
             )
-        document = config_of(start.files.required(trainer.deepspeed_file, flag="--deepspeed_config"))
-        if document is None:
-            raise InvalidInputError("the configuration of DeepSpeed is no JSON", given=trainer.deepspeed_file)
+        document = deepspeed_config(trainer.deepspeed_file, start)
+        found = stated_by_keys(document, trainer, start)
+        return replace(found, notes=(*guessed(start, trainer.deepspeed_file), *found.notes))
     return stated_by_keys(document, trainer, start)
+
+
+def deepspeed_config(named: str, start: Start) -> Mapping[str, Any]:
+    """Return the configuration of a name; where it was not given, what a name that recipes share says.
+
+    Raises InvalidInputError for another that was not given, or for one that can't be read.
+    """
+    by_name = by_usual_name(named)
+    if start.files.named(named) is None and by_name is not None:
+        on_host = {name.removesuffix("_device"): {"device": device} for name, device in (by_name.offloaded or {}).items()}
+        return {"zero_optimization": {"stage": by_name.stage, **on_host}, "bf16": {"enabled": AUTO}}
+    document = config_of(start.files.required(named, flag="--deepspeed"))
+    if document is None:
+        raise InvalidInputError("the configuration of DeepSpeed is no JSON", given=named)
+    return document
+
+
+def guessed(start: Start, *names: str | None) -> tuple[str, ...]:
+    """Return a note of each file that was not given, and is taken to be what its name says."""
+    return tuple(
+        f"{name} was not given: it is taken to be what its name says; give it by --with"
+        for name in names
+        if name is not None and start.files.named(name) is None and by_usual_name(name) is not None
+    )
 
 
 def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Start) -> StatedTraining:

@@ -180,6 +180,16 @@ def test_what_a_name_says_is_told() -> None:
     assert "a/zero3_offload.yaml was not given" in found.notes[0] and "--with" in found.notes[0]
 
 
+def test_deepspeeds_file_by_its_name() -> None:
+    words = "--model_name_or_path a/b --deepspeed c/ds_config_zero2.json --per_device_train_batch_size 2 --bf16"
+    for starter in ("deepspeed --num_gpus 8", "torchrun --nproc_per_node 8"):
+        found = stated(f"{starter} train.py {words}")
+        assert (found.launcher.value, found.zero_stage, found.world, found.offload.is_nothing) == ("deepspeed", 2, 8, True)
+        assert "c/ds_config_zero2.json was not given" in found.notes[0]
+    found = stated("deepspeed --num_gpus 4 src/train.py f.yaml", f_yaml=FACTORY + "deepspeed: ds_z3_offload_config.json\n")
+    assert (found.launcher.value, found.zero_stage, found.offload.optimizer, found.world) == ("llama-factory", 3, 1.0, 4)
+
+
 @pytest.mark.parametrize("text", ["axolotl train run.yaml", "llamafactory-cli train run.yaml", "trl sft --config run.yaml"])
 def test_files_that_are_missing_are_asked_for(text: str) -> None:
     with pytest.raises(InvalidInputError, match=r"run\.yaml.*--with"):
