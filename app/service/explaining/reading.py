@@ -245,18 +245,36 @@ def _unknown(script: Script) -> InvalidInputError:
     )
 
 
-def _configured(document: Mapping[str, Any], files: LaunchFiles) -> StatedTraining:
+_OF_SERVERS: Mapping[str, Launcher] = MappingProxyType(
+    {
+        **dict.fromkeys(("kv-cache-config", "moe-config"), Launcher.TENSORRT_LLM),
+        **dict.fromkeys(("mem-fraction-static", "model-path", "tp-size"), Launcher.SGLANG),
+        **dict.fromkeys(("tensor-parallel-size", "gpu-memory-utilization", "max-model-len"), Launcher.VLLM),
+    }
+)
+"""Keys by which the file of a server's flags is known."""
+
+
+def _configured(document: Mapping[str, Any], files: LaunchFiles) -> Stated:
     """The run of a configuration that was given without a command."""
     if any(isinstance(document.get(key), Mapping) for key in _KEYS_OF_RECIPES) or _is_megatron_recipe(document):
         return read_recipe(Start(files=files, document=document))
     for key, launcher in _CONFIGS.items():
         if key in document:
             return _TRAINERS[launcher](Start(files=files, document=document))
+    keys = {str(key).replace("_", "-") for key in document}
+    for key, launcher in _OF_SERVERS.items():
+        if key in keys:
+            given = files.beside({_GIVEN: json.dumps(document)})
+            return _server(launcher, (), ("--config", _GIVEN), given)
     raise InvalidInputError(
         "this is no configuration of a launcher that is known",
         given=", ".join(map(str, [*document][:6])) or "no keys",
         allowed=f"a configuration with one of the keys {', '.join(_CONFIGS)}, or a launch command",
     )
+
+
+_GIVEN = "the configuration"
 
 
 def _is_megatron_recipe(document: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """A shell script as the commands that stand in it: variables and lists that it sets are put in, and nothing is run.
 
-What is set under a condition or in a loop is left out, and so is every value that only a shell could work out. Functions are
-followed where they are called, and scripts that a shell is given (``bash -c``) where they stand. Files that a script writes by
-here-documents or by ``echo`` are kept as texts.
+What is set under a condition or in a loop is left out (of a loop's own variable the first value is kept), and so is every value
+that only a shell could work out. Functions are followed where they are called, and scripts that a shell is given (``bash -c``)
+where they stand. Files that a script writes by here-documents or by ``echo`` are kept as texts.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Run:
         self._files: dict[str, str] = {}
         self._commands: list[tuple[str, ...]] = []
         self._lines: list[int] = []
-        self._skipped = 0
+        self._skipped, self._loops = 0, 0
         self._line = 1
         self._deep = 0
         self._characters_left, self._words_left, self._statements_left = LONGEST_SCRIPT, MOST_WORDS, MOST_WORDS
@@ -106,7 +106,8 @@ class _Run:
         """Return what was met."""
         left_out = f"{self._skipped} settings of the script stand under a condition or in a loop, and were left out"
         variables = {name: values[0] for name, values in self._lists.items() if len(values) == 1}
-        notes = (left_out,) if self._skipped else ()
+        first = f"loops of which the first round is read: {self._loops}"
+        notes = (*((left_out,) if self._skipped else ()), *((first,) if self._loops else ()))
         return Script(tuple(self._commands), notes, self._files, job, variables, tuple(self._lines))
 
     def text(self, text: str) -> None:
@@ -177,6 +178,12 @@ class _Run:
                 return
             for word in words:
                 self._assign(word)
+            return
+        if first == "for" and len(words) > 3 and words[2].plain == "in":
+            rounds = self._expanded(words[3])
+            value = next(rounds, None)
+            if value is not None:
+                self._lists[words[1].plain], self._loops = [value], self._loops + 1
             return
         if first == "let":
             self._let(words[1:], is_conditional=is_conditional)

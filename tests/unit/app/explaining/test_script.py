@@ -38,7 +38,10 @@ def test_words_are_those_of_a_shell(text: str, expected: list[list[str]]) -> Non
 def test_what_stands_under_a_condition_is_left_out_and_told() -> None:
     script = read_script("X=1\nif [ -n $A ]; then\n  X=2\nelse\n  X=3\nfi\nfor i in 1 2; do X=4; done\na $X")
     assert script.commands[-1] == ("a", "1")
-    assert script.notes == ("3 settings of the script stand under a condition or in a loop, and were left out",)
+    assert script.notes == (
+        "3 settings of the script stand under a condition or in a loop, and were left out",
+        "loops of which the first round is read: 1",
+    )
 
 
 @pytest.mark.parametrize("text", ["a 'b", 'a "b', "X=(a", "a $(b", "a ${b", "x" * 200_001])
