@@ -114,6 +114,10 @@ def explain(
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="The model, where the command's is another name of it.")
     ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="FILE", parser=input_path, help="File that the command reads; several may be given."),
+    ] = None,
     as_given: Annotated[bool, typer.Option("--as-given", help="Do not look for a better plan.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -122,7 +126,7 @@ def explain(
     from meshwright.app.cli.commands.planning import Output
 
     output = Output.JSON if as_json else Output.PAGE
-    asked = ExplainCommand(command or [], line.of_model(model or ""), output, search=not as_given)
+    asked = ExplainCommand(command or [], line.of_model(model or ""), output, search=not as_given, beside=beside or [])
     return run_explain(asked, environment_settings())
 
 

@@ -39,12 +39,14 @@ MOST_FILES = 100
 
 @dataclass(frozen=True, slots=True)
 class ExplainCommand:
-    """Options of ``explain``: the words of a launch command or one path, and the options of a request in one line."""
+    """Options of ``explain``: the words of a launch command or one path, the options of a request in one line, and files that
+    the command reads."""
 
     words: Sequence[str]
     line: OneLine
     output: Output
     search: bool
+    beside: Sequence[Path] = ()
 
 
 def run_explain(command: ExplainCommand, settings: Settings) -> int:
@@ -54,6 +56,7 @@ def run_explain(command: ExplainCommand, settings: Settings) -> int:
         return given_request(document, folder=Path(), stored=CalibrationsOf(settings))
 
     text, files = _given(command.words)
+    files = files.beside(_texts(command.beside))
     found = explained(asked_of(text, command.line, resolve, files))
     if command.search:
         found = with_better(found, _solve)
@@ -106,6 +109,16 @@ def _files_of(folder: Path) -> LaunchFiles:
     if len(paths) > MOST_FILES:
         raise InvalidInputError("the folder has too many files", given=f"{len(paths)}", allowed=f"at most {MOST_FILES}")
     return LaunchFiles({path.name: _text(path) for path in paths})
+
+
+def _texts(paths: Sequence[Path]) -> dict[str, str]:
+    """The texts of files that were given beside a command, by their names as they were given."""
+    if len(paths) > MOST_FILES:
+        raise InvalidInputError("too many files are given", given=f"{len(paths)}", allowed=f"at most {MOST_FILES}")
+    try:
+        return {str(path): _text(path) for path in paths}
+    except OSError as error:
+        raise InvalidInputError(f"a file can't be read: {error.strerror}", given=str(error.filename)) from None
 
 
 def _text(path: Path) -> str:

@@ -22,7 +22,7 @@ from meshwright.app.launching.exporters.served import (
     require_engine,
     uneven_layers,
 )
-from meshwright.app.launching.flags.serving import TENSORRT_LLM
+from meshwright.app.launching.flags.tensorrt_llm import TENSORRT_LLM
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat

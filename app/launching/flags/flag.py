@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -124,9 +125,9 @@ class FlagTable:
         fields: dict[str, Any] = {}
         given: list[GivenFlag] = []
         left: list[str] = []
-        rest = list(words)
+        rest = deque(words)
         while rest:
-            word = rest.pop(0)
+            word = rest.popleft()
             if not _FLAG.match(word):
                 left.append(word)
                 continue
@@ -148,7 +149,7 @@ class FlagTable:
             given.append(GivenFlag(written, text, Standing.READ, field=known.field, meaning=value_of))
         return ReadCommand(fields, tuple(given), tuple(left))
 
-    def _value_after(self, name: str, known: Flag | None, rest: list[str]) -> str | None:
+    def _value_after(self, name: str, known: Flag | None, rest: deque[str]) -> str | None:
         """Take the value of a flag from the words behind it; None where it has none."""
         has_none = known.read is None if known is not None else not self.harmless.get(name, name not in self.switches)
         if has_none or not rest or _is_flag(rest[0]):
@@ -156,10 +157,10 @@ class FlagTable:
         if known is not None and known.optional and not _reads(known, rest[0]):
             return None
         if known is None or not known.many:
-            return rest.pop(0)
+            return rest.popleft()
         values: list[str] = []
         while rest and not _is_flag(rest[0]):
-            values.append(rest.pop(0))
+            values.append(rest.popleft())
         return " ".join(values)
 
     def _aside(self, written: str, name: str, text: str | None) -> GivenFlag:

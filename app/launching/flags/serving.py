@@ -6,28 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from meshwright.app.launching.flags.flag import Flag, FlagTable, cache, count, share, words_of
+from meshwright.app.launching.flags.flag import FlagTable, words_of
 from meshwright.app.launching.flags.sglang import SGLANG
+from meshwright.app.launching.flags.tensorrt_llm import TENSORRT_LLM
 from meshwright.app.launching.flags.vllm import VLLM
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType
-
-# The flags of ``trtllm-serve`` (its --help, release 1.2).
-
-TENSORRT_LLM = FlagTable(
-    (
-        Flag(("tp-size",), "tp", count),
-        Flag(("pp-size",), "pp", count),
-        Flag(("ep-size",), "ep", count),
-        Flag(("max-num-tokens",), "step_tokens", count),
-        Flag(("max-batch-size",), "sequences", count),
-        Flag(("kv-cache-dtype",), "kv_dtype", cache),
-        Flag(("kv-cache-free-gpu-memory-fraction",), "memory_share", share),
-        Flag(("enable-chunked-prefill",), "scheduling", means=Scheduling.CHUNKED_PREFILL),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +39,8 @@ class LaunchFlags:
     quantization      format that weights are brought to when they are loaded, by the engine's name
     redundant_experts copies of hot experts
     model             the checkpoint, where a flag names it
+    moe_tp            ranks that share each expert, of TensorRT-LLM
+    config_file       the file that further flags are read of
     """
 
     tp: int | None = None
@@ -74,6 +62,8 @@ class LaunchFlags:
     quantization: str | None = None
     redundant_experts: int | None = None
     model: str | None = None
+    moe_tp: int | None = None
+    config_file: str | None = None
 
 
 NO_FLAGS = LaunchFlags()
@@ -126,8 +116,21 @@ def degrees(flags: LaunchFlags, engine: ServingEngine, *, experts: bool) -> Degr
     elif engine is ServingEngine.VLLM and experts:
         # Data-parallel ranks of a model with experts share them.
         groups, dp = dp, 1
+    elif engine is ServingEngine.TENSORRT_LLM:
+        return _of_tensorrt_llm(flags)
     if tp % (kvp * cp):
         raise InvalidInputError(f"the launch command splits caches or prompts {kvp * cp} ways over {tp} devices")
     tp //= kvp * cp
     ep = {None: 1, 0: tp * kvp * cp * groups}.get(flags.ep, flags.ep)
     return Degrees(replicas=dp, tp=tp, pp=pp, ep=ep or 1, attention_dp=groups, kvp=kvp, cp=cp)
+
+
+def _of_tensorrt_llm(flags: LaunchFlags) -> Degrees:
+    """Its tp is all ranks of a stage but those that share caches; attention runs on each by itself, or on all together."""
+    tp, kvp = flags.tp or 1, flags.kvp or 1
+    ranks = tp * kvp
+    if flags.moe_tp is not None and ranks % flags.moe_tp:
+        raise InvalidInputError(f"the launch command splits experts {flags.moe_tp} ways over {ranks} devices")
+    ep = flags.ep or (1 if flags.moe_tp is None else ranks // flags.moe_tp)
+    groups, tp = (tp, 1) if flags.attention_apart else (1, tp)
+    return Degrees(replicas=1, tp=tp, pp=flags.pp or 1, ep=ep, attention_dp=groups, kvp=kvp)

@@ -25,6 +25,7 @@ SGLANG = FlagTable(
         Flag(("enable-mixed-chunk",), "scheduling", means=Scheduling.CHUNKED_PREFILL),
         Flag(("speculative-num-steps",), "draft_tokens", count),
         Flag(("ep-num-redundant-experts",), "redundant_experts", count),
+        Flag(("config",), "config_file", str),
     ),
     harmless={
         **dict.fromkeys(
@@ -56,7 +57,15 @@ SGLANG = FlagTable(
         ),
         **dict.fromkeys(
             (
-                *("trust-remote-code", "enable-metrics", "log-requests", "show-time-cost", "skip-server-warmup"),
+                *(
+                    "trust-remote-code",
+                    "skip-tokenizer-init",
+                    "use-sglang-tokenizer",
+                    "enable-metrics",
+                    "log-requests",
+                    "show-time-cost",
+                    "skip-server-warmup",
+                ),
                 *("enable-prefill-cp", "enable-eplb", "enable-cache-report", "allow-auto-truncate"),
             ),
             False,

@@ -47,10 +47,20 @@ VLLM = FlagTable(
         Flag(("speculative-config",), "draft_tokens", _drafted),
         Flag(("speculative-config.num-speculative-tokens",), "draft_tokens", count),
         Flag(("eplb-config",), "redundant_experts", _redundant),
+        Flag(("config",), "config_file", str),
     ),
     harmless={
         **dict.fromkeys(
             (
+                *(
+                    "endpoint",
+                    "connector",
+                    "migration-limit",
+                    "custom-jinja-template",
+                    "kv-events-config",
+                    "nnode",
+                    "model-name",
+                ),
                 *("host", "port", "api-key", "served-model-name", "tokenizer", "tokenizer-mode", "revision", "seed"),
                 *("download-dir", "load-format", "chat-template", "chat-template-content-format", "tool-call-parser"),
                 *("reasoning-parser", "uvicorn-log-level", "ssl-keyfile", "ssl-certfile", "root-path", "generation-config"),
@@ -69,6 +79,8 @@ VLLM = FlagTable(
         ),
         **dict.fromkeys(
             (
+                # Those of Dynamo's worker, and of images.
+                *("is-prefill-worker", "is-decode-worker", "enable-multimodal", "multimodal-worker", "no-trust-remote-code"),
                 *("trust-remote-code", "disable-log-requests", "enable-log-requests", "no-enable-log-requests"),
                 *("enable-auto-tool-choice", "headless", "disable-log-stats", "enable-prompt-tokens-details"),
                 *("enable-server-load-tracking", "enable-reasoning", "disable-uvicorn-access-log", "enable-eplb"),

@@ -105,7 +105,7 @@ def _by_field(flags: Sequence[GivenFlag]) -> Mapping[str, GivenFlag]:
     return {flag.field: flag for flag in flags if flag.standing is Standing.READ and flag.field not in _NAMES}
 
 
-_NAMES = ("model", "config_file", "deepspeed_config", "deepspeed_file", "fsdp_config")
+_NAMES = ("model", "config_file", "deepspeed_config", "deepspeed_file", "fsdp_config", "settings_file", "accelerate_file")
 """Fields that name things, whose keys are told one by one, and are no choice."""
 
 

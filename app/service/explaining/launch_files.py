@@ -20,6 +20,7 @@ LONGEST_CONFIG = 200_000
 _TOML_DEPTH = 500
 """Opening brackets that a TOML file may have: its parser is recursive."""
 _SCRIPTS = ("launch.sh", "job.sbatch", "run.sh", "train.sh", "serve.sh")
+_MANIFESTS = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml", "deployment.yaml")
 """Names of the script of a folder, the first of them that is there."""
 _SCRIPT_ENDS = (".sh", ".sbatch", ".slurm", ".bash", ".job")
 _CONFIG_ENDS = (".toml", ".yaml", ".yml", ".json")
@@ -49,7 +50,7 @@ class LaunchFiles:
                 "the command reads a file that was not given",
                 given=f"{flag} {path}",
                 allowed=", ".join(sorted(self.texts)) or "no files were given",
-                remedy="put the command's script and this file in one folder, and give the folder",
+                remedy="give it by --with FILE, or put it into one folder with the command's script, and give the folder",
             )
         return found
 
@@ -68,6 +69,9 @@ class LaunchFiles:
             if wanted in scripts:
                 return self.texts[wanted]
         configs = [name for name in names if name.endswith(_CONFIG_ENDS)]
+        for wanted in () if scripts else _MANIFESTS:
+            if wanted in configs:
+                return self.texts[wanted]
         found = scripts or configs
         if len(found) != 1:
             raise InvalidInputError(
@@ -81,6 +85,27 @@ class LaunchFiles:
 
 NO_FILES = LaunchFiles()
 
+_USUAL_NAME = re.compile(r"(?:zero|stage|z)[-_]?([123])(?!\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class UsualConfig:
+    """What the name of a configuration of DeepSpeed says: its stage, and which state is on the host."""
+
+    stage: int
+    offloaded: Mapping[str, str] | None
+
+
+def by_usual_name(path: str) -> UsualConfig | None:
+    """Return what the name of a configuration says, of names that recipes share (zero3.yaml, ds_z3_offload.json)."""
+    name = PurePosixPath(path).name.casefold()
+    found = _USUAL_NAME.search(name)
+    if found is None:
+        return None
+    stage = int(found[1])
+    on_host = {"offload_optimizer_device": "cpu"} | ({"offload_param_device": "cpu"} if stage == 3 else {})
+    return UsualConfig(stage, on_host if "offload" in name else None)
+
 
 def config_of(text: str) -> Mapping[str, Any] | None:
     """Return what a text in TOML, JSON or YAML holds, where it is such a file and no command.
@@ -93,9 +118,36 @@ def config_of(text: str) -> Mapping[str, Any] | None:
     if _TOML_SECTION.search(text) and not begin.startswith("#!"):
         return _toml(text)
     first = next((line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-    if re.match(r"[A-Za-z_]\w*:(?:\s|$)|---\s*$", first):
+    if re.match(r"[A-Za-z_][\w.-]*:(?:\s|$)|---\s*$", first):
         return _object(parse_document(text.encode(), what="configuration"))
     return None
+
+
+_MOST_DOCUMENTS = 200
+_NEXT_DOCUMENT = re.compile(r"^---[ \t]*(?:#.*)?\r?$", re.MULTILINE)
+
+
+def documents_of(text: str) -> list[Mapping[str, Any]]:
+    """Return what a text holds: several documents of YAML, or the one of `config_of`; empty where it is a command.
+
+    Raises InvalidInputError for one that can't be read.
+    """
+    if _NEXT_DOCUMENT.search(text) is None:
+        found = config_of(text)
+        return [] if found is None else [found]
+    # A script may hold a line of three hyphens in a here-document; a file of documents begins with a key.
+    parts = _NEXT_DOCUMENT.split(text, maxsplit=_MOST_DOCUMENTS)
+    if len(parts) > _MOST_DOCUMENTS:
+        raise InvalidInputError("the file holds too many documents", allowed=f"{_MOST_DOCUMENTS}")
+    documents = []
+    for part in parts:
+        if not any(line.strip() and not line.lstrip().startswith("#") for line in part.splitlines()):
+            continue
+        found = config_of(part)
+        if found is None:
+            return []
+        documents.append(found)
+    return documents
 
 
 def _object(found: object) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from meshwright.app.base.figures import gib
 from meshwright.app.launching.exporters.served import longest_request
 from meshwright.app.launching.exporters.sglang import static_share
 from meshwright.app.launching.exporters.shape import is_layer
+from meshwright.app.launching.exporters.tensorrt_llm import cache_share
 from meshwright.app.launching.exporters.vllm import memory_utilisation
 from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags
 from meshwright.app.launching.flags.vllm import VLLM
@@ -42,8 +43,10 @@ def batch_defaults(request: ServingRequest) -> BatchDefaults:
     """Return an engine's own limits on the devices of a request.
 
     vLLM: EngineArgs.get_batch_defaults, for an API server. SGLang: chunks by device memory (ServerArgs), and as many sequences
-    as its cache holds, here as many as vLLM runs.
+    as its cache holds, here as many as vLLM runs. TensorRT-LLM: max_num_tokens and max_batch_size of LlmArgs, on any device.
     """
+    if request.search.engine is ServingEngine.TENSORRT_LLM:
+        return BatchDefaults(8192, 2048)
     device = request.cluster.groups[0].node.device
     large = device.memory_bytes >= LARGE_DEVICE_BYTES and SEVERAL_GPUS_A not in device.name.casefold()
     return BatchDefaults(8192, 1024) if large else BatchDefaults(2048, 256)
@@ -88,6 +91,7 @@ def _place(axes: Axes, n_devices: int) -> Stage:
 _WRITTEN_SHARE: Mapping[ServingEngine, Callable[[Workers, ServingRequest], float]] = {
     ServingEngine.VLLM: memory_utilisation,
     ServingEngine.SGLANG: static_share,
+    ServingEngine.TENSORRT_LLM: cache_share,
 }
 """The share that exporters write of a plan."""
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from meshwright.app.launching.flags.accelerate import ACCELERATE, AccelerateKeys
 from meshwright.app.launching.flags.flag import GivenFlag, ReadCommand
-from meshwright.app.service.explaining.launch_files import config_of, words_of_config
-from meshwright.app.service.explaining.launchers.deepspeed import stated_by_keys
-from meshwright.app.service.explaining.launchers.trainer import TrainerRun, trainer_run
+from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
+from meshwright.app.service.explaining.launchers.deepspeed import deepspeed_config, guessed, stated_by_keys
+from meshwright.app.service.explaining.launchers.trainer import ADAPTED, TrainerRun, trainer_run
 from meshwright.app.service.explaining.start import Start
 from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
@@ -34,14 +34,88 @@ _DEFAULT_ZERO = 2
 _VALUED_OPTIONS = frozenset(name for name, has_value in ACCELERATE.harmless.items() if has_value)
 
 
+_MODULES: Mapping[str, Launcher] = {
+    **dict.fromkeys(("axolotl.cli.train", "axolotl"), Launcher.AXOLOTL),
+    **dict.fromkeys(("llamafactory.launcher", "llamafactory-cli"), Launcher.LLAMA_FACTORY),
+    **dict.fromkeys(("trl.scripts.sft", "trl.scripts.dpo", "trl", "sft.py", "dpo.py", "kto.py"), Launcher.TRL),
+}
+"""Launchers whose arguments a script or module reads."""
+_PROFILES: Mapping[str, Mapping[str, Any]] = {
+    "multi_gpu": {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16"},
+    "single_gpu": {"distributed_type": "NO", "mixed_precision": "bf16"},
+    **{
+        f"zero{stage}": {
+            "distributed_type": "DEEPSPEED",
+            "mixed_precision": "bf16",
+            "deepspeed_config": {"zero_stage": stage},
+        }
+        for stage in (1, 2, 3)
+    },
+    "fsdp1": {"distributed_type": "FSDP", "mixed_precision": "bf16", "fsdp_config": {"fsdp_sharding_strategy": "FULL_SHARD"}},
+    "fsdp2": {
+        "distributed_type": "FSDP",
+        "mixed_precision": "bf16",
+        "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": True},
+    },
+}
+"""Configurations that TRL has by name (trl/accelerate_configs)."""
+
+
 def read_accelerate(start: Start) -> StatedTraining:
     """Return what a run of Accelerate states; raises InvalidInputError for a value that can't be."""
-    options, script = _split(start.words)
+    options, program, script = _split(start.words)
     read = _read(options, start)
-    keys = AccelerateKeys(**read.fields)
-    trainer = trainer_run(replace(start, words=script))
+    launcher = _MODULES.get(program) or _MODULES.get(program.rpartition("/")[2], Launcher.HF_TRAINER)
+    first = next(iter(script), "")
+    if program.endswith("train.py") and first.endswith((".yaml", ".yml")):
+        launcher = Launcher.LLAMA_FACTORY
+    trainer = trainer_run(replace(start, words=script, document=None), launcher)
+    return _stated(read, trainer, start, trainer.launcher if trainer.launcher in ADAPTED else Launcher.ACCELERATE)
+
+
+def read_hf_trainer(start: Start) -> StatedTraining:
+    """Return what a script over Hugging Face's Trainer states, started by torchrun or Python."""
+    return _by_trainer(trainer_run(start), start)
+
+
+def read_trl(start: Start) -> StatedTraining:
+    """Return what ``trl sft`` and its like state: their arguments, and Accelerate's beside them."""
+    return _by_trainer(trainer_run(start, Launcher.TRL), start)
+
+
+def read_axolotl(start: Start) -> StatedTraining:
+    """Return what a file of Axolotl states."""
+    return _by_trainer(trainer_run(start, Launcher.AXOLOTL), start)
+
+
+def read_llama_factory(start: Start) -> StatedTraining:
+    """Return what a file of LLaMA-Factory, or its arguments, state."""
+    return _by_trainer(trainer_run(start, Launcher.LLAMA_FACTORY), start)
+
+
+def _by_trainer(trainer: TrainerRun, start: Start) -> StatedTraining:
+    """The run of a script that Accelerate does not start: its configuration is TRL's to name."""
+    read = ReadCommand({}, (), ())
+    named = trainer.arguments.accelerate_file
+    if named is not None:
+        document = _PROFILES.get(named) or _config(start, named)
+        if document is None:
+            raise InvalidInputError("the configuration of Accelerate is no YAML", given=named)
+        read = ACCELERATE.read(words_of_config(document))
+    if trainer.launcher is Launcher.TRL:
+        handed_on = ACCELERATE.read(start.words).fields
+        told = {name: handed_on[name] for name in ("world", "nodes") if name in handed_on}
+        read = ReadCommand({**read.fields, **told}, read.given, ())
+    return _stated(read, trainer, start, trainer.launcher)
+
+
+def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Launcher) -> StatedTraining:
+    """The run by the keys of Accelerate and the arguments of a trainer, which hold where both say something."""
+    keys = AccelerateKeys(**{**read.fields, **_of_trainer(trainer)})
     backend = keys.backend or ("DEEPSPEED" if trainer.deepspeed_file is not None else None)
-    backend = backend or ("FSDP" if trainer.arguments.fsdp else "MULTI_GPU")
+    backend = backend or ("FSDP" if trainer.arguments.fsdp or trainer.fsdp else "MULTI_GPU")
+    if backend == "MULTI_GPU" and trainer.deepspeed_file is not None:
+        backend = "DEEPSPEED"
     if backend not in _BACKENDS:
         raise InvalidInputError(
             "runs of Accelerate are read that train on devices by themselves, by FSDP or by DeepSpeed",
@@ -49,27 +123,65 @@ def read_accelerate(start: Start) -> StatedTraining:
             allowed=", ".join(_BACKENDS),
             remedy="give the command of Megatron-LM's own script" if backend == "MEGATRON_LM" else None,
         )
-    world = 1 if backend == "NO" and keys.world is None else keys.world
-    if backend == "DEEPSPEED":
-        return _by_deepspeed(keys, trainer, replace(start, world=world), read.given)
-    return _by_pytorch(keys, trainer, replace(start, world=world), read.given, is_sharded=backend == "FSDP")
+    world = keys.world or start.world or (1 if backend == "NO" else None)
+    start = replace(start, world=world)
+    found = (
+        _by_deepspeed(keys, trainer, start, read.given)
+        if backend == "DEEPSPEED"
+        else _by_pytorch(keys, trainer, start, read.given, is_sharded=backend == "FSDP")
+    )
+    found = replace(found, notes=(*guessed(start, read.fields.get("config_file"), trainer.deepspeed_file), *found.notes))
+    work = dict(found.workload)
+    if trainer.adapter is not None:
+        work["adapter"] = trainer.adapter
+    if trainer.launcher is not Launcher.HF_TRAINER:
+        work = work | ({"precision": DType.BF16.value} if _is_half(trainer) else {})
+    return replace(found, launcher=launcher, workload=work)
 
 
-def _split(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The options of the launch, and the words behind the script or module that it starts."""
+def _is_half(trainer: TrainerRun) -> bool:
+    """True where nothing says the format: TRL, Axolotl and LLaMA-Factory then work in bf16 where the device has it."""
+    return trainer.arguments.bf16 is None and trainer.arguments.fp16 is None
+
+
+def _of_trainer(trainer: TrainerRun) -> dict[str, Any]:
+    """The keys of Accelerate that the arguments of a trainer say."""
+    found = dict(ACCELERATE.read(words_of_config({"fsdp_config": _with_version(trainer.fsdp)})).fields)
+    arguments = trainer.arguments
+    for name in ("fsdp_version", "replicate", "shard", "tp", "cp"):
+        if getattr(arguments, name) is not None:
+            found[name] = getattr(arguments, name)
+    if "offload" in (arguments.fsdp or "").split():
+        found["offloaded"] = True
+    if found and ("fsdp_version" not in found) and {"replicate", "shard", "tp", "cp"} & found.keys():
+        # Their meshes are FSDP2's.
+        found["fsdp_version"] = 2
+    return found
+
+
+def _with_version(fsdp: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of the Trainer's own configuration under the names that Accelerate has for them."""
+    return {_RENAMED.get(name, name): value for name, value in fsdp.items()}
+
+
+_RENAMED = {"fsdp_xla": "fsdp_use_orig_params", "fsdp_min_params": "fsdp_min_num_params"}
+
+
+def _split(words: Sequence[str]) -> tuple[Sequence[str], str, Sequence[str]]:
+    """The options of the launch, the script or module that it starts, and the words behind that."""
     place = 0
     while place < len(words):
         word = words[place]
         name = word.lstrip("-").replace("_", "-")
         if not word.startswith("-"):
-            return words[:place], words[place + 1 :]
+            return words[:place], word, words[place + 1 :]
         known = ACCELERATE.by_name.get(name)
         takes = (known is not None and known.read is not None) or name in ACCELERATE.not_priced or name in _VALUED_OPTIONS
         # Options that the table has not are taken to have a value, but before another and before a script.
         following = words[place + 1] if place + 1 < len(words) else "-"
         unknown = known is None and name not in ACCELERATE.harmless and not following.endswith(".py")
         place += 2 if "=" not in word and (takes or unknown) and not following.startswith("--") else 1
-    return words, ()
+    return words, "", ()
 
 
 def _read(options: Sequence[str], start: Start) -> ReadCommand:
@@ -78,7 +190,7 @@ def _read(options: Sequence[str], start: Start) -> ReadCommand:
     document = start.document
     named = own.fields.get("config_file")
     if document is None and named is not None:
-        document = config_of(start.files.required(named, flag="--config_file"))
+        document = _config(start, named)
         if document is None:
             raise InvalidInputError("the configuration of Accelerate is no YAML", given=named)
     if document is None:
@@ -87,15 +199,25 @@ def _read(options: Sequence[str], start: Start) -> ReadCommand:
     return ReadCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
 
 
+def _config(start: Start, named: str) -> Mapping[str, Any] | None:
+    """The configuration of a name; where it was not given, and its name is one that recipes share, what that name says."""
+    by_name = by_usual_name(named)
+    if start.files.named(named) is None and by_name is not None:
+        return {
+            "distributed_type": "DEEPSPEED",
+            "mixed_precision": "bf16",
+            "deepspeed_config": {"zero_stage": by_name.stage, **({} if by_name.offloaded is None else by_name.offloaded)},
+        }
+    return config_of(start.files.required(named, flag="--config_file"))
+
+
 def _by_deepspeed(keys: AccelerateKeys, trainer: TrainerRun, start: Start, given: tuple[GivenFlag, ...]) -> StatedTraining:
     """The run by DeepSpeed's own file where one is named, else by Accelerate's keys for it."""
     named = keys.deepspeed_file or trainer.deepspeed_file
     if named is None:
         found = stated_by_keys(_deepspeed_document(keys), trainer, start)
         return replace(found, launcher=Launcher.ACCELERATE, given=(*given, *trainer.given))
-    document = config_of(start.files.required(named, flag="deepspeed_config_file"))
-    if document is None:
-        raise InvalidInputError("the configuration of DeepSpeed is no JSON", given=named)
+    document = deepspeed_config(named, start)
     found = stated_by_keys(document, trainer, start)
     return replace(found, launcher=Launcher.ACCELERATE, given=(*given, *found.given))
 
@@ -135,7 +257,7 @@ def _by_pytorch(
         ulysses=keys.sp or 1,
         microbatch=microbatch,
         accumulation=keys.accumulation or trainer.accumulation,
-        seq_len=trainer.arguments.seq_len,
+        seq_len=trainer.seq_len,
         zero_stage=zero,
         shard_ranks=_shard_ranks(keys, start.world) if zero > 0 else None,
         recompute=Recompute.FULL if keys.checkpointing or trainer.recomputes else Recompute.NONE,

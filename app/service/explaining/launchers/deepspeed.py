@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from meshwright.app.launching.flags.deepspeed import DEEPSPEED, DeepSpeedKeys
-from meshwright.app.service.explaining.launch_files import config_of, words_of_config
+from meshwright.app.launching.flags.deepspeed import AUTO, DEEPSPEED, DeepSpeedKeys
+from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
 from meshwright.app.service.explaining.launchers.trainer import TrainerRun, trainer_run
 from meshwright.app.service.explaining.start import Start
 from meshwright.app.service.explaining.stated import StatedTraining
@@ -39,10 +40,34 @@ def read_deepspeed(start: Start) -> StatedTraining:
                 "the command names no configuration of DeepSpeed",
                 allowed="--deepspeed_config ds_config.json, or --deepspeed ds_config.json of Hugging Face's Trainer",
             )
-        document = config_of(start.files.required(trainer.deepspeed_file, flag="--deepspeed_config"))
-        if document is None:
-            raise InvalidInputError("the configuration of DeepSpeed is no JSON", given=trainer.deepspeed_file)
+        document = deepspeed_config(trainer.deepspeed_file, start)
+        found = stated_by_keys(document, trainer, start)
+        return replace(found, notes=(*guessed(start, trainer.deepspeed_file), *found.notes))
     return stated_by_keys(document, trainer, start)
+
+
+def deepspeed_config(named: str, start: Start) -> Mapping[str, Any]:
+    """Return the configuration of a name; where it was not given, what a name that recipes share says.
+
+    Raises InvalidInputError for another that was not given, or for one that can't be read.
+    """
+    by_name = by_usual_name(named)
+    if start.files.named(named) is None and by_name is not None:
+        on_host = {name.removesuffix("_device"): {"device": device} for name, device in (by_name.offloaded or {}).items()}
+        return {"zero_optimization": {"stage": by_name.stage, **on_host}, "bf16": {"enabled": AUTO}}
+    document = config_of(start.files.required(named, flag="--deepspeed"))
+    if document is None:
+        raise InvalidInputError("the configuration of DeepSpeed is no JSON", given=named)
+    return document
+
+
+def guessed(start: Start, *names: str | None) -> tuple[str, ...]:
+    """Return a note of each file that was not given, and is taken to be what its name says."""
+    return tuple(
+        f"{name} was not given: it is taken to be what its name says; give it by --with"
+        for name in names
+        if name is not None and start.files.named(name) is None and by_usual_name(name) is not None
+    )
 
 
 def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Start) -> StatedTraining:
@@ -60,7 +85,7 @@ def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Star
             remedy="give the script's command with --per_device_train_batch_size",
         )
     return StatedTraining(
-        launcher=Launcher.DEEPSPEED,
+        launcher=Launcher.DEEPSPEED if trainer.adapter is None else trainer.launcher,
         given=(*read.given, *trainer.given),
         environment=start.environment,
         notes=(*_notes(keys, trainer), *trainer.notes),
@@ -76,7 +101,7 @@ def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Star
         # Of batch, micro-batch and accumulation any two say the third; without a batch it is one.
         accumulation=accumulation or (1 if keys.train_batch is None or microbatch is None else None),
         global_batch=keys.train_batch,
-        seq_len=trainer.arguments.seq_len,
+        seq_len=trainer.seq_len,
         zero_stage=keys.zero_stage or 0,
         shard_ranks=keys.shard_ranks if keys.shard_ranks is not None and keys.shard_ranks > 0 else None,
         recompute=Recompute.FULL if trainer.recomputes or (keys.recomputed or 0) > 0 else Recompute.NONE,
@@ -145,4 +170,4 @@ def _workload(keys: DeepSpeedKeys, trainer: TrainerRun) -> dict[str, Any]:
         if keys.gradient_dtype not in _FORMATS:
             raise InvalidInputError("gradients can't have this format", given=keys.gradient_dtype, allowed=", ".join(_FORMATS))
         work["gradient_dtype"] = _FORMATS[keys.gradient_dtype].value
-    return work
+    return work if trainer.adapter is None else work | {"adapter": trainer.adapter}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.launching.exporters import export
+from meshwright.app.launching.exporters.launch import commands
 from meshwright.app.requests.one_line import OneLine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
@@ -47,6 +48,10 @@ def explanation(command: str, **options: str) -> Explanation:
         (Launcher.SGLANG, {"tp": 8}),
         (Launcher.SGLANG, {"tp": 2, "replicas": 4, "precision": DType.FP8}),
         (Launcher.SGLANG, {"name": "qwen3-30b-a3b", "tp": 1, "attention_dp": 8, "ep": 8}),
+        (Launcher.TENSORRT_LLM, {"tp": 8}),
+        (Launcher.TENSORRT_LLM, {"tp": 4, "pp": 2, "precision": DType.FP8, "kv_dtype": DType.FP8}),
+        (Launcher.TENSORRT_LLM, {"name": "qwen3-30b-a3b", "tp": 1, "attention_dp": 8, "ep": 8}),
+        (Launcher.TENSORRT_LLM, {"name": "qwen3-30b-a3b", "tp": 8, "ep": 2}),
     ],
     ids=str,
 )
@@ -56,7 +61,7 @@ def test_the_command_of_a_plan_predicts_the_plan(launcher: Launcher, given: dict
     request = replace(request, search=Search(launcher=launcher, engine=engine), objective=Objective.DEVICES)
     plan = predict(request, drawn)
     assert isinstance(plan.layout, Replicas)
-    command = export(plan, request, launcher.value).command
+    command = commands(export(plan, request, launcher.value))
     found = explained(Asked(command, read_command(command), Question({}, ()), request))
     assert found.problems == () and found.plan is not None
     assert isinstance(found.plan.layout, Replicas)

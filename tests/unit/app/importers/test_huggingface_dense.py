@@ -80,6 +80,7 @@ EXACT_PARAMETERS = {
     "nemotron-3-ultra-550b-a55b": 549_308_968_960,
     "nemotron-h-56b": 56_324_350_464,
     "qwen3.5-122b-a10b": 122_111_526_912,
+    "llama-2-7b": 6_738_415_616,
 }
 
 
