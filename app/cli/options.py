@@ -115,6 +115,9 @@ class LineOptions:
     objective: Annotated[
         str | None, typer.Option("--objective", metavar="NAME", help="With --gpus: throughput, devices, cost ...")
     ] = None
+    host_memory: Annotated[
+        str | None, typer.Option("--host-memory", metavar="SIZE", help="With --gpus: memory of each host, for offload: 512GB.")
+    ] = None
     assume_decoder: Annotated[
         bool | None,
         typer.Option("--assume-decoder", help="Read a config.json of an unknown kind approximately, as a decoder like Llama."),

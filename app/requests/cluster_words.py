@@ -4,6 +4,7 @@
     part      [nodes x] [devices x] name, memory, form, fabric, network     in nearly any order, with commas and brackets
               devices of [size] name, nodes of [devices] name
     network   kind and speed: what a node has in all, or cards x speed
+    and once: the memory of every host, "512GB host memory"
 
 Names and figures are taken out of the words first, and then counts; words that are left and not known are an error.
 Devices that fill no node are a node of fewer, with its share of the network. Parts with other nodes are groups of their own.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 
-from meshwright.app.base.figures import NETWORK_CARD, read_quantity
+from meshwright.app.base.figures import NETWORK_CARD, SIZE, read_quantity
 from meshwright.app.requests.cloud_machines import with_kind
 from meshwright.app.requests.hardware_words import (
     Form,
@@ -51,8 +52,23 @@ def cluster_of_words(text: str, own: Mapping[str, NodeType] = MappingProxyType({
     """
     if not text.strip() or len(text) > LONGEST:
         raise ClusterError("these words name no cluster", given=text[:LONGEST], allowed=EXAMPLES)
-    sayings = [saying for part in re.split(r"\s*\+\s*", text.strip()) for saying in _sayings(part, text, own)]
-    return Cluster(groups=tuple(_named(_in_one_machine(sayings))))
+    words, host_bytes = _host_memory(text.strip())
+    sayings = [saying for part in re.split(r"\s*\+\s*", words) for saying in _sayings(part, text, own)]
+    groups = tuple(_named(_in_one_machine(sayings)))
+    if host_bytes is None:
+        return Cluster(groups=groups)
+    return Cluster(groups=tuple(replace(group, node=replace(group.node, host_memory_bytes=host_bytes)) for group in groups))
+
+
+def _host_memory(text: str) -> tuple[str, int | None]:
+    """Return the words without the memory of a host, and its bytes; raises ClusterError where it is said twice."""
+    said = list(_HOST_MEMORY.finditer(text))
+    if len(said) > 1:
+        raise ClusterError("the memory of a host is said twice", given=text, allowed="one size for all nodes")
+    if not said:
+        return text, None
+    left = f"{text[: said[0].start()]} {text[said[0].end() :]}".strip()
+    return left, int(read_quantity(said[0][1], SIZE, what="host memory"))
 
 
 def named_hardware(text: str, own: Mapping[str, NodeType] = MappingProxyType({})) -> tuple[NodeType, bool]:
@@ -284,6 +300,11 @@ _BARE_CARDS = re.compile(r"(?<![a-z0-9.])([0-9]{1,3})\s*[x×*]\s*([0-9]{2,4})\s*
 _NVLINK = re.compile(
     r"(?P<no>\b(?:no|without|w/o|non)[\s-]*)?\b(?:nvlink|nv-link|nvswitch)(?:-?[1-6](?:\.0)?(?![0-9a-z])|\s+[1-6]\.0)?"
     r"(?:[\s-]*(?:bridges?|bridged|pairs?|nvswitch))?(?![a-z])|(?P<without>\b(?:no|without)\s+bridges?\b)|\b(?:with\s+)?bridges?\b",
+    re.IGNORECASE,
+)
+_HOST_MEMORY = re.compile(
+    r"[,;]?\s{0,8}(?:\b(?:with|and)\s{1,8})?(?<![a-z0-9.])([0-9]{1,7}(?:\.[0-9]{1,3})?\s{0,8}[gt]i?b)\s{0,8}(?:of\s{1,8})?"
+    r"(?:host|system|cpu)[\s-](?:memory|ram)(?:\s{1,8}(?:per|a|each)(?:\s{1,8}(?:node|server|host|machine))?)?(?![a-z])",
     re.IGNORECASE,
 )
 _PCIE = re.compile(

@@ -38,7 +38,9 @@ class FilesBeside:
 
     def has(self, name: str) -> bool:
         """Return True if there is a file or folder of that name."""
-        return (self._folder / name).exists()
+        from meshwright.app.requests.model_words import is_here
+
+        return is_here(str(self._folder / name))
 
     def read_config(self, name: str) -> tuple[object, str]:
         """The parsed Hugging Face config of a file, of a checkpoint's folder, or of a Hub id in the local cache, and the

@@ -22,7 +22,7 @@ def model_of_words(text: str) -> dict[str, str]:
     named = _of_catalogue(text)
     if named is not None:
         return named
-    if _exists(text):
+    if is_here(text):
         return {"graph" if _is_graph(Path(text)) else "huggingface": text}
     if is_model_id(text) or copy_of(text) is not None:
         return {"huggingface": text}
@@ -85,7 +85,8 @@ def _is_graph(path: Path) -> bool:
         return False
 
 
-def _exists(text: str) -> bool:
+def is_here(text: str) -> bool:
+    """Return True for the name of a file or folder of this machine."""
     try:
         return Path(text).exists()
     except (OSError, ValueError):

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from meshwright.app.base.documents import parse_document
-from meshwright.app.base.figures import MILLISECONDS, RATE, read_count, read_quantity
+from meshwright.app.base.figures import MILLISECONDS, RATE, SIZE, read_count, read_quantity
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.requests.model_words import model_of_words
 from meshwright.costmodels.errors import InvalidInputError
@@ -43,6 +43,7 @@ class OneLine:
     precision: str | None = None
     launcher: str | None = None
     objective: str | None = None
+    host_memory: str | None = None
     assume_decoder: bool | None = None
 
     @property
@@ -86,7 +87,11 @@ def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -
         raise InvalidInputError(
             "the devices are missing", allowed="--gpus 8xH100", remedy=f"add them: {example(line.model, task)}"
         )
-    document: dict[str, Any] = {"schema": REQUEST_SCHEMA, "model": model, "cluster": line.gpus.strip()}
+    cluster = line.gpus.strip()
+    if line.host_memory is not None:
+        read_quantity(line.host_memory, SIZE, what="--host-memory")
+        cluster = f"{cluster}, {line.host_memory.strip()} host memory"
+    document: dict[str, Any] = {"schema": REQUEST_SCHEMA, "model": model, "cluster": cluster}
     if task is Task.SERVE:
         document["workload"] = _serving(line)
         document |= {"slo": slo} if (slo := _targets(line)) else {}

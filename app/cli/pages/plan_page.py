@@ -356,8 +356,16 @@ def memory_bars(stages: Sequence[Stage]) -> Group:
         table.add_row(f"  stage {numbers}", bar(_fullness(fullest)), amount, percent(_fullness(fullest)))
     fullest = max(stages, key=_fullness)
     title = f"Memory of the fullest device, of {gib(fullest.memory.capacity_bytes)} that may be used"
-    kinds = plain(f"at most: {_memory_kinds(fullest)}", style="dim")
+    kinds = plain(f"at most: {_memory_kinds(fullest)}{_beside(stages)}", style="dim")
     return Group(plain(title, style="bold"), table, Padding(kinds, (0, 0, 0, 2), expand=False))
+
+
+def _beside(stages: Sequence[Stage]) -> str:
+    """What a device's share of its host's memory and of its node's drives holds."""
+    host, drives = (max(amounts) for amounts in zip(*((s.memory.host_bytes, s.memory.nvme_bytes) for s in stages), strict=True))
+    said = [f"{gib(host)} of host memory a device"] if host else []
+    said += [f"{gib(drives)} on drives a device"] if drives else []
+    return "".join(f"; {each}" for each in said)
 
 
 def folded(stages: Sequence[Stage]) -> list[list[NumberedStage]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from meshwright.app.base.solving import predict_here
@@ -16,7 +15,7 @@ from meshwright.app.models.catalog.huggingface_ids import catalogue_name_of
 from meshwright.app.models.checkpoint import FIELD as QUANTISATION
 from meshwright.app.models.checkpoint import checkpoint_format
 from meshwright.app.requests.cluster_words import cluster_of_words
-from meshwright.app.requests.model_words import model_of_words
+from meshwright.app.requests.model_words import is_here, model_of_words
 from meshwright.app.requests.one_line import OneLine, Task, request_of_line
 from meshwright.app.requests.own_hardware import own_nodes
 from meshwright.app.service.explaining.explanation import Better, Explanation, differences
@@ -187,7 +186,7 @@ def named_model(text: str | None, model_of: ModelOf = model_of_words) -> tuple[s
             allowed="a catalogue name, an id of the Hugging Face Hub, a checkpoint's folder, a config.json",
             remedy="name it: --model Qwen/Qwen3-8B",
         )
-    is_file = model_of is model_of_words and Path(text).exists()
+    is_file = model_of is model_of_words and is_here(text)
     if is_file or "huggingface" not in model_of(text) or catalogue_name_of(text) is not None:
         return text, ()
     copy = copy_of(text)

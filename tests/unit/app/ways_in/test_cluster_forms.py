@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from meshwright.app.requests.cloud_machines import cloud_machines
 from meshwright.app.requests.cluster_words import cluster_of_words
+from meshwright.app.requests.one_line import OneLine, request_of_line
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.errors import ClusterError, InvalidInputError
 from meshwright.costmodels.hardware import devices_by_name, node_types, node_types_by_name
 
 CARDS = {
@@ -322,3 +324,23 @@ def test_a_kind_of_network_alone_keeps_the_speed() -> None:
     assert group.node.inter.bytes_per_s == 8 * 400e9 / 8
     (group,) = cluster_of_words("2x8xH100, 400Gb/s per GPU").groups
     assert group.node.inter.bytes_per_s == 8 * 400e9 / 8
+
+
+@pytest.mark.parametrize(
+    "words", ["8xH100, 512GB host memory", "8xH100 with 512 GB of system RAM per node", "512GB CPU memory, 8xH100"]
+)
+def test_the_memory_of_hosts_is_said_beside_devices(words: str) -> None:
+    (group,) = cluster_of_words(words).groups
+    assert (group.n_devices, group.node.host_memory_bytes) == (8, 512_000_000_000)
+
+
+def test_the_memory_of_hosts_is_said_once() -> None:
+    with pytest.raises(ClusterError, match="said twice"):
+        cluster_of_words("8xH100, 512GB host memory, 1TB host memory")
+
+
+def test_the_option_says_the_same() -> None:
+    line = OneLine("qwen3-8b", gpus="8xH100", batch="64", seq="4096", host_memory="512GB")
+    assert request_of_line(line)["cluster"] == "8xH100, 512GB host memory"
+    with pytest.raises(InvalidInputError, match="--host-memory"):
+        request_of_line(replace(line, host_memory="much"))
