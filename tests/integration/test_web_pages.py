@@ -183,7 +183,13 @@ def test_a_sign_in_keeps_the_key_where_no_script_reads_it(guarded: tuple[httpx.C
     answer = client.post("/sign-in", data={"key": key_of(settings, Scope.PLANS_READ)})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"].lower()
-    assert "httponly" in cookie and "samesite=strict" in cookie and "max-age" not in cookie
+    assert "httponly" in cookie and "samesite=strict" in cookie and "max-age" not in cookie and "secure" not in cookie
+    behind_tls = client.post(
+        "/sign-in", data={"key": key_of(settings, Scope.PLANS_READ)}, headers={"x-forwarded-proto": "https"}
+    )
+    assert "; secure" in behind_tls.headers["set-cookie"].lower()
+    client.cookies.clear()
+    client.post("/sign-in", data={"key": key_of(settings, Scope.PLANS_READ)})
     assert "Sign out" in safe(client.get("/"))
     # A key that may not plan sees no builder; the API takes no cookie.
     safe(client.get("/new"), 403)

@@ -35,7 +35,9 @@ async def sign_in(request: Request) -> Response:
     except AuthenticationError as error:
         return render(None, "sign_in.html", status=401, problem=str(error))
     response = RedirectResponse("/", 303, HEADERS)
-    response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/")
+    # Whoever says so falsely keeps a cookie from travelling in the open, and no more.
+    is_secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").strip().lower())
+    response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=is_secure, path="/")
     return response
 
 
