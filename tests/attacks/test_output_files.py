@@ -90,9 +90,12 @@ def test_every_option_that_names_an_output_is_parsed_as_one() -> None:
     assert len(OUTPUTS) >= 7
     known = {(option.command, option.name) for option in OUTPUTS}
     read = {(words, names_of(option)[0]) for words, option, _ in every_option() if option.parser is input_path}
-    assert read == {(("observe",), "--log"), (("calibrate", "fabric"), "--import"), (("validate",), "--models")}, (
-        "they are read"
-    )
+    assert read == {
+        (("explain",), "--with"),
+        (("observe",), "--log"),
+        (("calibrate", "fabric"), "--import"),
+        (("validate",), "--models"),
+    }, "they are read"
     suspects = {
         (words, names_of(option)[0] if names_of(option) else "an option without a name")
         for words, option, kind in every_option()

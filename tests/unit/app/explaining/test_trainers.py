@@ -61,7 +61,7 @@ def test_the_script_of_a_plan_predicts_the_plan(launcher: str, search: dict[str,
     assert (again.stages[0].zero_stage, again.stages[0].recompute) == (own.stages[0].zero_stage, own.stages[0].recompute)
     assert plan.predicted is not None and found.plan.predicted is not None
     assert found.plan.predicted.step_time_s == pytest.approx(plan.predicted.step_time_s)
-    assert (read.seq_len, read.model) == (1024, "./llama-3.2-3b")
+    assert (read.seq_len, read.model) == (1024, "meta-llama/Llama-3.2-3B")
     assert read.workload["precision"] == "bf16"
     assert read.workload.get("adapter") == (None if adapter is None else {"base_format": "working"} | adapter)
 

@@ -479,7 +479,7 @@ def test_dynamos_records_take_the_graph(launcher: Launcher, flag: str) -> None:
     worker = read["components"]["worker"]
     assert (worker["replicas"], worker["nodes"], worker["resources"]) == (2, 2, {"limits": {"nvidia.com/gpu": "8"}})
     # Its operator says what nodes are told, its worker has no port of its own.
-    assert worker["words"][:5] == ["python3", "-m", f"dynamo.{launcher.value}", flag, "./llama-3.1-70b"]
+    assert worker["words"][:5] == ["python3", "-m", f"dynamo.{launcher.value}", flag, "meta-llama/Llama-3.1-70B"]
     assert not {"--port", "--nnodes", "--node-rank", "--headless"} & set(worker["words"])
 
 
