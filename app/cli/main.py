@@ -27,8 +27,6 @@ cli = group_of(
 
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 """The variable that holds the number of threads that NumPy and SciPy multiply with."""
-SAFE_PATH = "PYTHONSAFEPATH"
-"""The variable that keeps the current folder out of the places that Python imports from."""
 
 
 def main() -> None:
@@ -36,8 +34,6 @@ def main() -> None:
     # Matrices of fits are small: threads of the linear algebra, one a core, would wait for one another longer than they work.
     # To be said before NumPy is loaded; processes that this one starts take it over.
     os.environ.setdefault(BLAS_THREADS, "1")
-    # Python that this process starts loads nothing from the current folder: what lies there is a stranger's.
-    os.environ[SAFE_PATH] = "1"
     # A character that the terminal can't show must not end a command.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):

@@ -14,6 +14,7 @@ import time
 from enum import Enum
 from types import TracebackType
 
+from meshwright.app.base.environment import SAFE_PATH
 from meshwright.app.base.errors import EXIT_GOOD
 from meshwright.app.base.settings import Auth, LogLevel, SettingError, Settings
 from meshwright.app.cli.commands.exits import print_json, tell
@@ -99,6 +100,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
             allowed="a loopback address, as 127.0.0.1",
             remedy="unset MESHWRIGHT_AUTH, and make keys with 'meshwright keys create'",
         )
+    os.environ[SAFE_PATH] = "1"
     proxies = frozenset(settings.trusted_proxies.split())
     app = create_app(settings)
     if is_sqlite(app.state.engine):
@@ -161,6 +163,7 @@ def run_worker(name: str | None, life: Life, settings: Settings) -> int:
     from meshwright.app.store.engine import is_sqlite, open_engine
     from meshwright.app.store.migrate import ensure_ready
 
+    os.environ[SAFE_PATH] = "1"
     engine = open_engine(settings.database_url)
     ensure_ready(engine)
     serve_metrics(settings.metrics_address, engine)

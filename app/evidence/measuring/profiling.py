@@ -20,10 +20,12 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from meshwright.app.base.environment import SAFE_PATH
 from meshwright.app.base.errors import MissingExtraError
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleError, SampleKind, Samples, samples_of
 from meshwright.costmodels.units import DType
@@ -400,6 +402,20 @@ class ProfileTask:
     within_s: float | None = None
 
 
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Have Python that is started here import nothing from the current folder: what lies there is a stranger's."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before
+
+
 def profile(task: ProfileTask, on_measured: OnMeasured) -> Samples:
     """Measure the shapes of the task; raises MissingExtraError without PyTorch, SampleError where it can't run."""
     torch = import_torch()
@@ -411,8 +427,9 @@ def profile(task: ProfileTask, on_measured: OnMeasured) -> Samples:
         # Fresh processes: a fork of one that runs threads may hang.
         context = multiprocessing.get_context("spawn")
         others = [context.Process(target=_measure_as, args=(rank, task, store), daemon=True) for rank in range(1, task.ranks)]
-        for process in others:
-            process.start()
+        with _safe_path():
+            for process in others:
+                process.start()
         try:
             measured = _measure(0, task, store, on_measured)
             for process in others:
