@@ -14,6 +14,9 @@ from meshwright.costmodels.model.split_dims import is_routed
 from meshwright.costmodels.queueing.step_times import IN_TURN, Dealing
 from meshwright.costmodels.units import GIB, DType
 
+CACHE_BLOCK_TOKENS = 16
+"""Tokens of a cache block (vLLM, --block-size)."""
+
 
 class ServingEngine(StrEnum):
     """Engines whose habits are known."""

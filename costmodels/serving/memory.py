@@ -13,11 +13,8 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, cache_sizes, is_expert_step, is_routed, local_sizes
 from meshwright.costmodels.queueing.simulation.disaggregated import CacheTransfer
 from meshwright.costmodels.serving.attention import latent_cache
-from meshwright.costmodels.serving.engine_profile import ServingPrecision
+from meshwright.costmodels.serving.engine_profile import CACHE_BLOCK_TOKENS, ServingPrecision
 from meshwright.costmodels.serving.operators import state_bytes
-
-CACHE_BLOCK_TOKENS = 16
-"""Tokens of a cache block (vLLM, --block-size)."""
 
 UNLIMITED_TOKENS = 2**62
 """Tokens that a cache holds which keeps nothing."""

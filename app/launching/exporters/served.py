@@ -10,7 +10,7 @@ from dataclasses import replace
 from meshwright.app.launching.exporters.shape import is_layer
 from meshwright.app.models.catalog.copies import hub_id_of
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.engine_profile import CACHE_BLOCK_TOKENS, ServingEngine
 from meshwright.costmodels.serving.speculation import HAS_CHECKPOINT, Draft
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.layouts import Workers
@@ -99,14 +99,12 @@ def longest_that_fits(workers: Workers, request: ServingRequest) -> int:
         free_bytes = stage.memory.kv_cache_bytes - (stage.memory.total_bytes - filled_bytes)
         per_token = kv_bytes_per_token(workers.axes, whole, stage)
         if per_token:
-            found.append(int(free_bytes / (per_token * BLOCK_TOKENS)) * BLOCK_TOKENS)
+            found.append(int(free_bytes / (per_token * CACHE_BLOCK_TOKENS)) * CACHE_BLOCK_TOKENS)
     return min(found, default=UNLIMITED)
 
 
 UNLIMITED = 2**62
 """Tokens that a model without a cache keeps."""
-BLOCK_TOKENS = 16
-"""Tokens of a cache block (vLLM, --block-size)."""
 
 
 def own_length(request: ServingRequest) -> int | None:

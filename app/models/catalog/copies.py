@@ -121,16 +121,9 @@ def copy_of(text: str) -> Copy | None:
             model_id, name = listed
             whole = stored or OTHER_FORMATS.get(model_id)
             return Copy(name, model_id, whole)
-    return _relative(_MAKERS.sub("", bare), stored)
-
-
-def _relative(part: str, stored: NameFormat) -> Copy | None:
-    """The copy of a model whose name is that of a catalogue model with other endings of training."""
-    wanted = _family(part)
-    for key, name in _by_family().items():
-        if key == wanted:
-            return Copy(name, None, stored)
-    return None
+    # Else one whose name is that of a catalogue model with other endings of training.
+    relative = _by_family().get(_family(_MAKERS.sub("", bare)))
+    return None if relative is None else Copy(relative, None, stored)
 
 
 def _without_format(last: str) -> tuple[str, Mapping[str, Any] | Wide | None]:

@@ -17,6 +17,22 @@ FULL = "full_attention"
 SLIDING = "sliding_attention"
 
 
+KIN_DEFAULTS: dict[str, Any] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+"""Defaults of Llama's class, which those of many kin repeat."""
+
+
 @dataclass(frozen=True)
 class Family:
     """One model_type of transformers.

@@ -8,22 +8,13 @@ from meshwright.app.models.architecture import Architecture, Branch, Layer, Norm
 from meshwright.app.models.bodies.attention import Attention, QkNorm
 from meshwright.app.models.bodies.experts import Experts, SharedExpert
 from meshwright.app.models.config_fields import ConfigFields
-from meshwright.app.models.families.family import Family, bias, decoder_dims, gated_mlp, rms_head
+from meshwright.app.models.families.family import KIN_DEFAULTS, Family, bias, decoder_dims, gated_mlp, rms_head
 from meshwright.app.models.families.moe import expert_dims
 from meshwright.costmodels.errors import ModelError
 
 _DEFAULTS = {
+    **KIN_DEFAULTS,
     "vocab_size": 290943,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "head_dim": None,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
     "use_qk_norm": True,
     "use_mixed_mlp_moe": True,
     "moe_intermediate_size": None,

@@ -8,7 +8,7 @@ from meshwright.app.models.architecture import Architecture, Bias, Branch, Layer
 from meshwright.app.models.bodies.attention import Attention, Position, QkNorm
 from meshwright.app.models.bodies.mlp import Gate, Mlp
 from meshwright.app.models.config_fields import ConfigFields
-from meshwright.app.models.families.family import FULL, SLIDING, Family, bias, gated_mlp, llama_dims, rms_head
+from meshwright.app.models.families.family import FULL, KIN_DEFAULTS, SLIDING, Family, bias, gated_mlp, llama_dims, rms_head
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.operators import Weight
 
@@ -170,20 +170,7 @@ LLAMA_FAMILIES = (
 
 # Llama but for one or two of its parts: SmolLM3, Seed-OSS, Hunyuan, ERNIE 4.5, EXAONE 4, Arcee, Helium, CWM, Ministral.
 
-_KIN_COMMON = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "head_dim": None,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-}
-_SMOLLM3_DEFAULTS = _KIN_COMMON | {
+_SMOLLM3_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 128256,
     "hidden_size": 2048,
     "num_hidden_layers": 36,
@@ -197,7 +184,7 @@ _SMOLLM3_DEFAULTS = _KIN_COMMON | {
     "no_rope_layers": None,
     "no_rope_layer_interval": 4,
 }
-_SEED_OSS_DEFAULTS = _KIN_COMMON | {
+_SEED_OSS_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 155136,
     "intermediate_size": 27648,
     "num_hidden_layers": 64,
@@ -207,8 +194,8 @@ _SEED_OSS_DEFAULTS = _KIN_COMMON | {
     "attention_bias": True,
     "attention_out_bias": False,
 }
-_HUNYUAN_DEFAULTS = _KIN_COMMON | {"vocab_size": 290943}
-_ERNIE_DEFAULTS = _KIN_COMMON | {
+_HUNYUAN_DEFAULTS = KIN_DEFAULTS | {"vocab_size": 290943}
+_ERNIE_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 103424,
     "hidden_size": 1024,
     "intermediate_size": 3072,
@@ -219,17 +206,17 @@ _ERNIE_DEFAULTS = _KIN_COMMON | {
     "tie_word_embeddings": True,
     "use_bias": False,
 }
-_EXAONE4_DEFAULTS = _KIN_COMMON | {
+_EXAONE4_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 102400,
     "intermediate_size": 16384,
     "sliding_window": 4096,
     "sliding_window_pattern": 4,
     "layer_types": None,
 }
-_ARCEE_DEFAULTS = _KIN_COMMON | {"hidden_size": 2560, "intermediate_size": 18432, "hidden_act": "relu2"}
+_ARCEE_DEFAULTS = KIN_DEFAULTS | {"hidden_size": 2560, "intermediate_size": 18432, "hidden_act": "relu2"}
 _XIELU, _XIELU_ALPHAS = "xielu", "xielu_alphas"
-_APERTUS_DEFAULTS = _KIN_COMMON | {"vocab_size": 131072, "intermediate_size": 14336, "hidden_act": _XIELU}
-_CWM_DEFAULTS = _KIN_COMMON | {
+_APERTUS_DEFAULTS = KIN_DEFAULTS | {"vocab_size": 131072, "intermediate_size": 14336, "hidden_act": _XIELU}
+_CWM_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 128256,
     "hidden_size": 6144,
     "intermediate_size": 21504,
@@ -242,13 +229,13 @@ _CWM_DEFAULTS = _KIN_COMMON | {
 }
 # CWM: the first of every four layers sees everything.
 _CWM_PATTERN = 4
-_MINISTRAL_DEFAULTS = _KIN_COMMON | {
+_MINISTRAL_DEFAULTS = KIN_DEFAULTS | {
     "intermediate_size": 14336,
     "num_key_value_heads": 8,
     "sliding_window": 4096,
     "layer_types": None,
 }
-_INTERNLM3_DEFAULTS = _KIN_COMMON | {
+_INTERNLM3_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 128512,
     "intermediate_size": 10240,
     "num_hidden_layers": 48,
@@ -256,7 +243,7 @@ _INTERNLM3_DEFAULTS = _KIN_COMMON | {
     "head_dim": 128,
 }
 _INTERNLM3_ALIASES = {"attention_bias": ("qkv_bias",), "mlp_bias": ("bias",)}
-_IQUEST_DEFAULTS = _KIN_COMMON | {
+_IQUEST_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 76800,
     "hidden_size": 5120,
     "intermediate_size": 27648,
@@ -266,7 +253,7 @@ _IQUEST_DEFAULTS = _KIN_COMMON | {
     "head_dim": 128,
     "use_sliding_window": False,
 }
-_HELIUM_DEFAULTS = _KIN_COMMON | {
+_HELIUM_DEFAULTS = KIN_DEFAULTS | {
     "vocab_size": 48000,
     "hidden_size": 2560,
     "intermediate_size": 7040,

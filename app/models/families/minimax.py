@@ -13,7 +13,7 @@ from meshwright.app.models.bodies.mlp import Gate, Mlp
 from meshwright.app.models.config_fields import ConfigFields
 from meshwright.app.models.families.family import FULL, Family, llama_dims, rms_head
 from meshwright.app.models.families.linear_attention import LINEAR
-from meshwright.app.models.families.moe import expert_dims
+from meshwright.app.models.families.moe import MIXTRAL_DEFAULTS, expert_dims
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import (
     HEAD_DIM,
@@ -106,18 +106,7 @@ def _feed_forward_kinds(fields: ConfigFields) -> tuple[str, ...]:
 # residuals and branches are multiplied change neither weights nor work.
 
 _TEXT_DEFAULTS = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": None,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "sliding_window": None,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
+    **MIXTRAL_DEFAULTS,
     "layer_types": None,
     "attn_type_list": None,
     "block_size": 256,

@@ -15,7 +15,7 @@ from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_GROUPS, EXPERTS,
 from meshwright.costmodels.model.operators import AttentionMask, Weight
 
 _EXPERT_ALIASES = {"num_experts": ("num_local_experts",)}
-_MIXTRAL_DEFAULTS = {
+MIXTRAL_DEFAULTS = {
     "vocab_size": 32000,
     "hidden_size": 4096,
     "intermediate_size": 14336,
@@ -76,7 +76,7 @@ _QWEN3_OMNI_DEFAULTS = _QWEN3_MOE_DEFAULTS | {
     "num_attention_heads": 28,
     "sliding_window": None,
 }
-_GRANITE_MOE_DEFAULTS = _MIXTRAL_DEFAULTS | {"intermediate_size": 11008, "num_key_value_heads": None, "attention_bias": False}
+_GRANITE_MOE_DEFAULTS = MIXTRAL_DEFAULTS | {"intermediate_size": 11008, "num_key_value_heads": None, "attention_bias": False}
 _MINIMAX_M2_DEFAULTS = {
     "vocab_size": 200064,
     "hidden_size": 3072,
@@ -288,7 +288,7 @@ def _llama4_attentions(fields: ConfigFields, n_layers: int) -> list[Attention]:
 
 
 MOE_FAMILIES = (
-    Family("mixtral", ("MixtralForCausalLM",), _read_mixtral, _MIXTRAL_DEFAULTS, _EXPERT_ALIASES),
+    Family("mixtral", ("MixtralForCausalLM",), _read_mixtral, MIXTRAL_DEFAULTS, _EXPERT_ALIASES),
     Family("qwen2_moe", ("Qwen2MoeForCausalLM",), _read_qwen2_moe, _QWEN2_MOE_DEFAULTS),
     Family("qwen3_moe", ("Qwen3MoeForCausalLM",), _read_qwen3_moe, _QWEN3_MOE_DEFAULTS, _EXPERT_ALIASES),
     Family("qwen3_omni_moe_text", (), _read_qwen3_moe, _QWEN3_OMNI_DEFAULTS, _EXPERT_ALIASES),

@@ -13,24 +13,11 @@ from meshwright.app.models.bodies.attention import Attention, Position
 from meshwright.app.models.bodies.experts import Experts, SharedExpert
 from meshwright.app.models.bodies.mlp import Gate, Mlp
 from meshwright.app.models.config_fields import ConfigFields
-from meshwright.app.models.families.family import Family, bias, decoder_dims, gated_mlp, llama_dims, rms_head, tie
+from meshwright.app.models.families.family import KIN_DEFAULTS, Family, bias, decoder_dims, gated_mlp, llama_dims, rms_head, tie
 from meshwright.app.models.families.moe import expert_dims
 from meshwright.costmodels.errors import ModelError
 
-_COMMON: Mapping[str, Any] = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "head_dim": None,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-    "bias": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-}
+_COMMON: Mapping[str, Any] = {**KIN_DEFAULTS, "bias": False}
 _INTERNLM_DEFAULTS = {**_COMMON, "vocab_size": 103168, "bias": True}
 _BAICHUAN_DEFAULTS = {**_COMMON, "vocab_size": 125696}
 _QWEN_DEFAULTS = {

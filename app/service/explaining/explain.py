@@ -288,8 +288,10 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
     at_load = replace(request, objective=Objective.DEVICES, slo=Slo())
     first = predict_here(at_load, plan)
     workers = plan.layout.workers
-    held = with_memory_share(request, first, cache_room(request, workers), stated.flags.memory_share)
-    room = cache_room(held, workers)
+    room = cache_room(request, workers)
+    held = with_memory_share(request, first, room, stated.flags.memory_share)
+    if held is not request:
+        room = cache_room(held, workers)
     if room.free_bytes > 0.0 and (problems := too_long(request, stated.flags, room)):
         return replace(found, problems=problems)
     found = replace(found, notes=(*found.notes, *length_notes(request, stated.flags, room)))

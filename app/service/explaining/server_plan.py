@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.app.base.figures import gib
-from meshwright.app.launching.exporters.served import longest_request
+from meshwright.app.launching.exporters.served import longest_request, own_length
 from meshwright.app.launching.exporters.sglang import static_share
 from meshwright.app.launching.exporters.shape import is_layer
 from meshwright.app.launching.exporters.tensorrt_llm import cache_share
@@ -148,8 +148,7 @@ _FILLED: Mapping[ServingEngine, Callable[[float, CacheRoom, float], float]] = {
 
 def longest_of(request: ServingRequest, flags: LaunchFlags) -> int | None:
     """Return the tokens of the longest request that a server takes: as its command says, else as the model's file does."""
-    stated = request.model.hyperparameters
-    return flags.longest or (None if stated is None else stated.positions)
+    return flags.longest or own_length(request)
 
 
 _LONGER: Mapping[ServingEngine, str] = {
@@ -161,8 +160,7 @@ _LONGER: Mapping[ServingEngine, str] = {
 
 def over_the_models(request: ServingRequest, flags: LaunchFlags, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return why an engine does not start: it is told to take longer sequences than the model has positions for."""
-    stated, variable, longest = request.model.hyperparameters, _LONGER.get(request.search.engine), flags.longest
-    positions = None if stated is None else stated.positions
+    positions, variable, longest = own_length(request), _LONGER.get(request.search.engine), flags.longest
     if positions is None or variable is None or longest is None or longest <= positions:
         return ()
     if environment.get(variable, "").casefold() in ("1", "true"):
