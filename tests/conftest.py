@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from shutil import copyfile
@@ -79,8 +80,18 @@ IN_COPIES = ("tests/unit/costmodels/test_new_generation.py",)
 """Tests that run in copies of the tree, with what is compiled beside it."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run tests in copies last: by then there is something compiled to copy. Of all, leave those that ``--skipped`` means."""
+    """Mark as slow what is beyond the first cases of a test. Run tests in copies last: by then there is something compiled to
+    copy. Of all, leave those that ``--skipped`` means."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        few = item.get_closest_marker("slow_beyond")
+        if few is not None:
+            test = item.nodeid.partition("[")[0]
+            seen[test] += 1
+            if seen[test] > few.args[0]:
+                item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.nodeid.startswith(IN_COPIES))
     if config.getoption("--skipped") and config.cache is not None:
         skipped = set(config.cache.get(SKIPPED, []))

@@ -32,9 +32,15 @@ def modules() -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a tree: each test looks through them, and walking takes longer than looking."""
+    return tuple(ast.walk(tree))
+
+
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
     """Calls of a function by its name."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and name in (getattr(node.func, "id", None), getattr(node.func, "attr", None)):
             yield node
 
@@ -43,7 +49,7 @@ def test_the_workload_of_a_request_is_told_by_the_type_of_the_request() -> None:
     assertions = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Assert)
         and any("workload" in ast.unparse(call.args[0]) for call in calls(node.test, "isinstance"))
     ]
@@ -73,7 +79,7 @@ def test_no_function_assigns_to_a_module(floor: str) -> None:
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
         if module.startswith(floor)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Global)
     ]
     assert found == [], "what a function finds out, it returns"
@@ -81,7 +87,7 @@ def test_no_function_assigns_to_a_module(floor: str) -> None:
 
 def truths(tree: ast.AST) -> Iterator[ast.expr]:
     """Names that a module compares with None, or takes for true in a condition."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.If(test=asked) | ast.IfExp(test=asked) | ast.While(test=asked) | ast.Assert(test=asked):
                 yield asked

@@ -21,6 +21,8 @@ EXPERTS_FIELD = "expert_dtype"
 # Lists of modules that stay wide, by the makers of checkpoints.
 _WIDE_MODULES = ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers")
 _ATTENTION = ("self_attn", "attn")
+_INTO_ATTENTION = frozenset({"q_proj", "k_proj", "v_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"})
+"""The projections of attention but that of its output."""
 _BY_BITS = {
     ("float", 8): WeightFormat.FP8,
     ("float", 4): WeightFormat.NVFP4,
@@ -147,12 +149,16 @@ def _of_groups(groups: object) -> WeightFormat | None:
 
 
 def _quantised(given: Mapping[str, Any]) -> Quantised:
-    """Feed-forward networks alone where attention is among the modules that stay wide, or has a format of its own."""
+    """Feed-forward networks alone where attention is among the modules that stay wide, or has a format of its own; its output
+    too where only the projections into attention stay wide."""
     if given.get("quant_algo") == _MIXED:
         return Quantised.FEED_FORWARD
-    wide = [str(module) for name in _WIDE_MODULES for module in given.get(name) or ()]
-    stays_wide = any(part in _ATTENTION for module in wide for part in _parts(module))
-    return Quantised.FEED_FORWARD if stays_wide else Quantised.PROJECTIONS
+    wide = [_parts(str(module)) for name in _WIDE_MODULES for module in given.get(name) or ()]
+    of_attention = [parts for parts in wide if any(part in _ATTENTION for part in parts)]
+    if not of_attention:
+        return Quantised.PROJECTIONS
+    only_inputs = all(_INTO_ATTENTION.intersection(parts) for parts in of_attention)
+    return Quantised.FEED_FORWARD_AND_OUTPUT if only_inputs else Quantised.FEED_FORWARD
 
 
 def _parts(module: str) -> list[str]:

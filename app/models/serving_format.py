@@ -1,55 +1,50 @@
-"""The formats of published checkpoints: what of a model they store narrow."""
+"""The formats of the checkpoints that measured tables name: what of a model they store narrow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
 
-from meshwright.app.models.catalog import model_document, model_names
-from meshwright.app.models.checkpoint import checkpoint_format
-from meshwright.costmodels.model.dims import EXPERT_FFN
+from meshwright.app.models.catalog import model, model_document, model_names
+from meshwright.app.models.catalog.copies import NVFP4, Copy, copy_of
+from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
+from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.graph import ModelGraph
 
-CHECKPOINTS: Mapping[tuple[str, DType], tuple[DType, WeightFormat | None, Quantised]] = {
-    ("deepseek-v3", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("qwen3-235b-a22b", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("qwen3-235b-a22b", DType.FP4): (DType.FP4, None, Quantised.PROJECTIONS),
-    ("minimax-m2.5", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("glm-5", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("qwen3.5-397b-a17b", DType.FP8): (DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS),
-    ("deepseek-v3", DType.FP4): (DType.FP4, WeightFormat.NVFP4, Quantised.FEED_FORWARD_AND_OUTPUT),
-    **{
-        (name, said): (DType.FP4, WeightFormat.MXFP4, Quantised.FEED_FORWARD)
-        for name in ("gpt-oss-120b", "gpt-oss-20b")
-        for said in (DType.FP4, DType.FP8)
-    },
-}
-"""The weights that published checkpoints store narrow, where it is not every projection with one scale. The keys are what the
-row says of them. Sources: their own quantization_config (deepseek-ai/DeepSeek-V3, Qwen/Qwen3-235B-A22B-FP8,
-MiniMaxAI/MiniMax-M2.5, openai/gpt-oss, which has no other than MXFP4; of GLM-5-FP8 and Qwen3.5-397B-A17B-FP8 from memory, as
-their makers do), and the model card of nvidia/DeepSeek-R1-0528-FP4-v2, which the published scripts of its fp4 runs name: of
-attention only the output projection is narrow."""
+_BLOCKS = CheckpointFormat(DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS)
+_MAKERS_FP8: Mapping[str, CheckpointFormat] = dict.fromkeys(("qwen3-235b-a22b", "glm-5", "qwen3.5-397b-a17b"), _BLOCKS)
+"""The fp8 checkpoints of their own makers that a row means which says fp8 of these: their quantization_config
+(Qwen/Qwen3-235B-A22B-FP8; of GLM-5-FP8 and Qwen3.5-397B-A17B-FP8 from memory). Of other models each matrix has one scale."""
 
 
 @cache
-def own_precision(model: str) -> DType | None:
-    """Return the precision of a catalogue model's checkpoint as its makers publish it; None where it is not quantised, or the
-    catalogue has no such model."""
-    stored = checkpoint_format(model_document(model)) if model in model_names() else None
-    return None if stored is None else stored.precision
+def stored_format(text: str, name: str) -> CheckpointFormat | None:
+    """Return the format of a checkpoint by its id, of which the catalogue has the sizes under a name; None where nothing of it
+    is quantised, or the catalogue has no such model."""
+    if name not in model_names():
+        return None
+    named = copy_of(text)
+    stored = None if named is None or named.name != name else named.stored
+    return _of_copy(Copy(name, name, stored))
 
 
-def checkpoint(model: str, graph: ModelGraph, precision: DType) -> tuple[DType, WeightFormat | None, Quantised]:
-    """Return format, kind of scales and narrow weights of the checkpoint of a model that a row says a precision of.
+def _of_copy(copy: Copy) -> CheckpointFormat | None:
+    has_experts = EXPERTS in model(copy.name).dims
+    return checkpoint_format(copy.config(model_document(copy.name), has_experts=has_experts))
 
-    Where it is not one of those above: of mixtures of experts in fp4 only the feed-forward layers
-    (nvidia's NVFP4 checkpoints of Kimi-K2.5, Qwen3.5, GLM-5 and MiniMax-M2.5 leave attention wide), else every projection.
+
+@cache
+def said_format(text: str, name: str, precision: DType) -> CheckpointFormat | None:
+    """Return the format of the checkpoint that a row means which says a precision beside an id; None of one that is computed
+    in that precision with one scale a matrix, or in 16 bits.
+
+    The id's own format where it has that precision; a checkpoint in MXFP4 has no other.
     """
-    if (model, precision) in CHECKPOINTS:
-        return CHECKPOINTS[model, precision]
-    if precision is DType.FP4 and EXPERT_FFN in graph.dims:
-        return precision, WeightFormat.NVFP4, Quantised.FEED_FORWARD
-    return precision, None, Quantised.PROJECTIONS
+    own = stored_format(text, name)
+    if own is not None and (own.precision is precision or (own.weights is WeightFormat.MXFP4 and precision is not DType.BF16)):
+        return own
+    if precision is DType.FP4 and name in model_names():
+        return _of_copy(Copy(name, name, NVFP4))
+    return _MAKERS_FP8.get(name) if precision is DType.FP8 else None

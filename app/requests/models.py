@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from meshwright.app.base.errors import faults_at
 from meshwright.app.base.records import read_record
-from meshwright.app.models.catalog.copies import DECODER_OF, SIZES_OF, Copy, Wide, copy_of
+from meshwright.app.models.catalog.copies import DECODER_OF, SIZES_OF, Copy, copy_of
 from meshwright.app.models.catalog.huggingface_ids import (
     OTHER_HYPERPARAMETERS,
     OTHER_POSITIONS,
@@ -16,13 +16,13 @@ from meshwright.app.models.catalog.huggingface_ids import (
     catalogue_name_of,
     id_as_written,
 )
-from meshwright.app.models.checkpoint import FIELD as CHECKPOINT_FORMAT
 from meshwright.app.models.stated_parameters import StatedParameters
 from meshwright.app.requests.document import REGISTERED, ModelSource
 from meshwright.app.requests.limits import Entry, check_values
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError
+from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.hyperparameters import Hyperparameters
 
@@ -144,11 +144,7 @@ def _by_name(given: str, copy: Copy | None) -> ReadModel:
     """The catalogue model that a name means, under that name, its weights stored as the name says."""
     assert copy is not None, "an id of the catalogue is known by its name"
     read = _of_catalogue(copy.name)
-    config = dict(read.config or {})
-    if copy.stored is Wide.WIDE:
-        config.pop(CHECKPOINT_FORMAT, None)
-    elif copy.stored is not None:
-        config[CHECKPOINT_FORMAT] = dict(copy.stored)
+    config = copy.config(read.config or {}, has_experts=EXPERTS in read.graph.dims)
     ending = DECODER_OF if copy.listed in TEXT_DECODERS else "" if copy.is_sure else SIZES_OF.format(copy.name)
     graph = replace(read.graph, name=f"{given}{ending}")
     if not copy.is_sure:

@@ -40,6 +40,7 @@ from meshwright.costmodels.cluster.cluster import (
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
 from meshwright.solver.training.space.implementation import as_implemented
 
@@ -125,7 +126,7 @@ def resolve_request(
     ``stored`` finds the calibrations that it names; a registered cluster's other devices have those that ``registry`` knows.
     """
     check_values(document, entry)
-    source = read_record(RequestDocument, without_units(document), what="request")
+    source = read_record(RequestDocument, _with_engine(without_units(document)), what="request")
     with faults_at("model"):
         read = read_source(source.model, files, registry, entry)
         model = read.graph
@@ -164,6 +165,15 @@ def resolve_request(
         )
     check_request(request)
     return request
+
+
+def _with_engine(document: object) -> object:
+    """The document with the engine that its launcher starts, where it names a launcher that serves and no engine."""
+    search = document.get("search") if isinstance(document, dict) else None
+    if not isinstance(search, dict) or "engine" in search:
+        return document
+    started = next((server.engine for launcher, server in SERVERS.items() if launcher == search.get("launcher")), None)
+    return document if started is None else {**document, "search": {**search, "engine": started.value}}  # type: ignore[dict-item]
 
 
 def request_document(request: PlanRequest) -> dict[str, Any]:

@@ -85,23 +85,35 @@ def _with_lengths(source: TraceTimes, prompt: Length | None, output: Length | No
 def _formats(source: ServingSource, config: Mapping[str, Any] | None, devices: Iterable[Device]) -> dict[str, Any]:
     """Return precision, weights and what is quantised: as the workload says, else as the checkpoint has them."""
     devices = tuple(devices)
-    # Devices before Ampere have no bf16: engines fall back to fp16 by themselves (vLLM, --dtype auto).
-    working = UNQUANTISED if all(UNQUANTISED in device.peak_flops for device in devices) else DType.FP16
     if source.precision is None and source.weights is None and source.quantised is None and config is not None:
         try:
-            stored = checkpoint_format(config)
-            if stored is not None:
-                _require_units(stored, devices)
+            return loaded_formats(checkpoint_format(config), devices)
         except InvalidInputError as error:
             raise at_field(error, "precision") from None
-        if stored is not None:
-            precision = working if stored.precision is UNQUANTISED else stored.precision
-            return {"precision": precision, "weights": stored.weights, "quantised": stored.quantised}
     return {
-        "precision": source.precision or working,
+        "precision": source.precision or _working(devices),
         "weights": source.weights,
         "quantised": source.quantised or Quantised.PROJECTIONS,
     }
+
+
+def loaded_formats(stored: CheckpointFormat | None, devices: Iterable[Device]) -> dict[str, Any]:
+    """Return precision, weights and what is quantised of a checkpoint as engines load it on these devices; None: nothing is.
+
+    Raises WorkloadError for a format that a device can't compute in.
+    """
+    devices = tuple(devices)
+    working = _working(devices)
+    if stored is None:
+        return {"precision": working, "weights": None, "quantised": Quantised.PROJECTIONS}
+    _require_units(stored, devices)
+    precision = working if stored.precision is UNQUANTISED else stored.precision
+    return {"precision": precision, "weights": stored.weights, "quantised": stored.quantised}
+
+
+def _working(devices: Iterable[Device]) -> DType:
+    """Devices before Ampere have no bf16: engines fall back to fp16 by themselves (vLLM, --dtype auto)."""
+    return UNQUANTISED if all(UNQUANTISED in device.peak_flops for device in devices) else DType.FP16
 
 
 def _require_units(stored: CheckpointFormat, devices: Iterable[Device]) -> None:

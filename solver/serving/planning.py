@@ -320,6 +320,14 @@ def _require_serving_search(search: Search) -> None:
         raise WorkloadError(
             "the launcher does not serve", given=search.launcher.value, allowed=", ".join(server.value for server in SERVERS)
         )
+    server = SERVERS.get(search.launcher)
+    if search.space is Space.LAUNCHABLE and server is not None and server.engine is not search.engine:
+        raise WorkloadError(
+            "the launcher starts another engine",
+            given=f"search.launcher {search.launcher.value} with search.engine {search.engine.value}",
+            allowed=f"search.engine {server.engine.value}",
+            remedy="name one of the two: a launcher's engine is taken where the request names none",
+        )
 
 
 def _may_share_prompts(search: Search) -> bool:

@@ -165,8 +165,6 @@ def forms_asked(request: TrainingRequest) -> frozenset[Form]:
 
 # The properties that a model must have for stages to hold its layers.
 
-"""The dim of the residual stream, which goes from layer to layer."""
-
 
 def check_stageable(model: ModelGraph) -> None:
     """Raises WorkloadError for a model that is no sequence of layers with a residual stream: a traced graph, for one."""

@@ -138,6 +138,7 @@ def test_every_command_and_option_is_described() -> None:
         assert all(f"$ meshwright {name} {inner} " in text for inner in getattr(command, "commands", {}))
 
 
+@pytest.mark.slow
 def test_commands_of_the_documentation_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     (cli.folder / "request.yaml").write_text(yaml.safe_dump(training()))
     (cli.folder / "problem.json.gz").write_bytes(gzip.compress(json.dumps(SHARDING_PROBLEM).encode()))

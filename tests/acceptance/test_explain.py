@@ -41,6 +41,7 @@ def test_the_plans_own_sharding_costs_what_the_plan_says(search: dict[str, Any])
         assert (own.rest_kept.step_delta_s, own.rest_kept.memory_delta_bytes) == (0, 0)
 
 
+@pytest.mark.slow
 def test_alternatives_of_the_free_space_cost_what_predicting_them_says() -> None:
     request, plan = planned(tp=[4], space="free")
     (explanation,) = explain(request, plan, "layer/down_proj")

@@ -31,6 +31,7 @@ def test_all_names_are_listed_and_a_text_narrows_the_list(cli: Cli) -> None:
     assert cli("hardware", "list", "no-such-thing") == 1
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("name", [record.name for record in (*devices(), *node_types())])
 def test_every_figure_that_has_a_source_is_shown_with_it(cli: Cli, name: str) -> None:
     assert cli("hardware", "show", name, "--json") == 0
@@ -40,6 +41,7 @@ def test_every_figure_that_has_a_source_is_shown_with_it(cli: Cli, name: str) ->
     assert all(f"] {' '.join(source.split())}" in words for source in shown["sources"].values())
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("node", node_types(), ids=lambda node: node.name)
 def test_what_request_writes_is_the_node_of_that_name(cli: Cli, node: Any) -> None:
     assert cli("hardware", "show", node.name, "--request") == 0

@@ -107,6 +107,7 @@ def built(hook: str, source: Path, folder: Path) -> Path:
     return found
 
 
+@pytest.mark.slow_beyond(1)
 def test_the_projects_own_packages_are_imported(python: Path, project: Path) -> None:
     bin_folder = python.parent
     assert "2 passed in" in run(str(python), "-m", "pytest", "-q", "--import-mode=prepend", cwd=project)
@@ -116,6 +117,7 @@ def test_the_projects_own_packages_are_imported(python: Path, project: Path) -> 
     assert "Optimal" in shown
 
 
+@pytest.mark.slow_beyond(1)
 def test_the_plugin_of_pytest_checks_plans(python: Path, project: Path, tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'plans.db'}"
     run(str(python.parent / "meshwright"), "check", "plans", "--update", cwd=project, MESHWRIGHT_DATABASE_URL=database)
@@ -123,6 +125,7 @@ def test_the_plugin_of_pytest_checks_plans(python: Path, project: Path, tmp_path
     assert "3 passed in" in shown
 
 
+@pytest.mark.slow_beyond(1)
 def test_data_and_types_are_installed(python: Path, tmp_path: Path) -> None:
     code = """
 import meshwright, pathlib
@@ -155,6 +158,7 @@ def test_the_wheel_and_the_source_archive_hold_every_module_and_data_file(wheel:
     assert expected <= names
 
 
+@pytest.mark.slow_beyond(1)
 def test_a_checkout_imports_its_own_files_alone_installed_or_not(python: Path, tmp_path: Path) -> None:
     """Another version is installed in the environment: all of it or nothing of it is imported."""
     checkout = tmp_path / "checkout"

@@ -43,6 +43,7 @@ def modules_after(code: str) -> set[str]:
     return set(names)
 
 
+@pytest.mark.slow
 def test_the_page_of_the_documentation_runs() -> None:
     ran = doctest.testfile(str(ROOT / "docs" / "python.md"), module_relative=False, verbose=False)
     assert ran.attempted > 30

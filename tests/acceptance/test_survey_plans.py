@@ -59,6 +59,7 @@ def predicted(model: str, folder: Path) -> dict[Degrees, float]:
 
 
 # A request and a plan of each of 68 rows are written, read and checked: about 0.1 s each.
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_published_best_plan_is_predicted_best(model: str, tmp_path: Path) -> None:
     measured, found = published(model), predicted(model, tmp_path)

@@ -131,6 +131,7 @@ def test_names_that_the_service_takes_are_checked(client: httpx.Client, name: st
         assert "characters that can't be used" in error["problem"] and error["given"] and error["allowed"] and error["remedy"]
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("form", REQUESTS)
 def test_a_plan_from_before_is_read_and_quoted(cli: Cli, form: str, tmp_path: Path) -> None:
     plan, request = renamed(planned(form), OLD)

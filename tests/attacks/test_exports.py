@@ -33,6 +33,7 @@ def test_every_launcher_is_attacked() -> None:
     assert {launcher.value for launcher, _ in REQUESTS.values()} == set(LAUNCHERS)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("form", REQUESTS)
 @settings(max_examples=20, deadline=None)
 @example(f"x; {COMMAND} #")
@@ -50,6 +51,7 @@ def test_a_script_runs_nothing_but_its_launcher(form: str, name: str) -> None:
     assert f"./{readable(name)}" in called or form in UNNAMED
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("form", REQUESTS)
 @pytest.mark.parametrize("name", ["../../etc/cron.d/x", "/etc/cron.d/x", "..", "a/b", "x\0y", "~/.bashrc"])
 def test_no_name_leads_a_written_file_out_of_its_folder(form: str, name: str) -> None:

@@ -185,6 +185,7 @@ REFUSED: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("option", FILES, ids=lambda option: option.id)
 def test_what_is_no_regular_file_is_refused_and_stays(
@@ -205,6 +206,7 @@ def test_what_is_no_regular_file_is_refused_and_stays(
     assert not Path("nothing").exists()
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("kind", ["a FIFO", "a socket", "a device", "a symbolic link to nothing"])
 @pytest.mark.parametrize("option", [each for each in OUTPUTS if each.is_folder], ids=lambda option: option.id)
 def test_a_folder_to_write_into_is_a_folder(
@@ -240,6 +242,7 @@ def test_a_lock_behind_a_link_is_refused(cli: Cli) -> None:
     assert not (cli.folder / "elsewhere.json").exists()
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("option", OUTPUTS, ids=lambda option: option.id)
 def test_outputs_are_written_and_leave_nothing_else(option: Option, cli: Cli, words: Words) -> None:
     require_tools(option)
@@ -258,6 +261,7 @@ def test_many_files_do_not_go_to_stdout(cli: Cli, words: Words, monkeypatch: pyt
         assert not Path("-").exists()
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("option", [each for each in OUTPUTS if each not in OF_MANY], ids=lambda option: option.id)
 def test_a_dash_is_stdout_and_holds_nothing_else(
     option: Option, cli: Cli, words: Words, monkeypatch: pytest.MonkeyPatch
@@ -293,6 +297,7 @@ def test_a_dash_is_stdout_and_holds_nothing_else(
         assert "Feasible" in cli.err
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("option", [each for each in OUTPUTS if each not in OF_MANY], ids=lambda option: option.id)
 def test_a_dash_beside_json_leaves_one_document_on_stdout(option: Option, cli: Cli, words: Words) -> None:
     given = {name for command, each, _ in every_option() if command == option.command for name in names_of(each)}
@@ -352,6 +357,7 @@ def fill(folder: Path) -> None:
             return
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("option", FILES, ids=lambda option: option.id)
 def test_a_full_disk_leaves_the_old_file_whole(option: Option, cli: Cli, words: Words, small_disk: Path) -> None:
     require_tools(option)
@@ -371,6 +377,7 @@ def test_a_full_disk_changes_none_of_several_files(small_disk: Path) -> None:
     assert os.listdir(small_disk) == []
 
 
+@pytest.mark.slow
 def test_a_kill_amid_the_write_leaves_the_old_file_whole(tmp_path: Path) -> None:
     """The kernel ends the command in the middle of its write: SIGXFSZ comes with the first byte over a limit."""
     try:

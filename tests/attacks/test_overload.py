@@ -95,6 +95,7 @@ def test_large_bodies_leave_others_their_answers(service: Served) -> None:
     assert watch.slowest_s() < took_s / 4, "somebody waited for as long as a body takes"
 
 
+@pytest.mark.slow
 def test_a_large_body_is_answered_as_a_short_one(service: Served) -> None:
     """It is read in a process of its own; what comes of it is the same."""
     short = json.dumps(large_request(1) | {"search": {"seed": 7}}).encode()

@@ -43,6 +43,7 @@ OWN_WAY = {
 """Modules that may call what shows a text as it is: they quote, or show texts of ours alone."""
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("form", REQUESTS)
 @settings(max_examples=20, deadline=None)
 @example("[/x]")

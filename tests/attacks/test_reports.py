@@ -159,6 +159,7 @@ def test_every_format_reads_back(name: str) -> None:
         READERS[format_name](report, write(report))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @example("::set-output name=x::y")
 @example("[/x]")

@@ -87,6 +87,7 @@ def test_observe_only_shows_names(cli: Cli, name: str) -> None:
     check_lines(cli.out + cli.err)
 
 
+@pytest.mark.slow
 def test_rest_gives_words_back_as_they_were(client: httpx.Client) -> None:
     digest = _stored(client)
     kept: dict[str, str] = {}
@@ -109,6 +110,7 @@ def test_rest_gives_words_back_as_they_were(client: httpx.Client) -> None:
         assert filtered.status_code == 422 or _one_document(filtered)["runs"] == []
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("words", ["a\nb", 'say "x"; DROP TABLE runs; --', "'; touch PWNED #", "模型", "[red]x[/red]"])
 def test_a_stored_run_is_shown_by_every_command(
     cli: Cli, client: httpx.Client, settings: Settings, monkeypatch: pytest.MonkeyPatch, words: str

@@ -123,6 +123,7 @@ def test_a_solve_that_is_ended_answers_with_its_best_plan(settings: Settings, so
         assert not check(plan, request)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("solve", [overstays_without, hoards_without, is_killed_without], ids=lambda solve: solve.__name__)
 def test_a_solve_that_is_ended_without_a_plan_is_undecided(settings: Settings, solve: SolveFunction) -> None:
     document = training(search={"time_limit_s": 1})

@@ -101,6 +101,7 @@ def test_a_tenant_with_many_urgent_jobs_and_two_keys_leaves_another_its_turns(en
     assert [begun[place][1] for place in modest] == [2, 7], "the urgent one of its own first"
 
 
+@pytest.mark.slow_beyond(1)
 def test_the_limit_of_waiting_jobs_is_the_tenants(engine: Engine) -> None:
     for seed in range(3):
         ask(engine, "greedy", f"key:{seed}", seed, urgency=3, most=3)
@@ -195,6 +196,7 @@ def test_an_attempt_that_lives_forgives_the_losses_before_it(engine: Engine) -> 
     assert begun is not None and begun.losses_in_a_row == 1
 
 
+@pytest.mark.slow_beyond(1)
 def test_a_heavy_tenant_has_so_many_turns_for_each_of_another(engine: Engine) -> None:
     """One slot, jobs that take equally long, tenants of weight 3 and 1 who both always wait."""
     tickets = [ask(engine, tenant, "key", seed, urgency=3).job for seed in range(8) for tenant in ("heavy", "light")]
@@ -237,6 +239,7 @@ def test_a_worker_that_is_told_to_stop_hands_its_job_back(engine: Engine) -> Non
     assert tuple(row) == (1, 1, JobStatus.RUNNING.value)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("ended_at", ["lost", "undecided"])
 def test_the_best_plan_of_lost_attempts_is_the_answer(engine: Engine, ended_at: str) -> None:
     job = ask(engine, "a", "key", 0, urgency=3).job

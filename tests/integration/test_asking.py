@@ -57,6 +57,7 @@ def test_the_examples_are_explained(name: str, client: httpx.Client) -> None:
     assert document["request"]["schema"] == "meshwright.request/1"
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -86,6 +87,7 @@ def test_a_model_may_come_with_its_config(client: httpx.Client) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.slow
 def test_a_plan_is_predicted_simulated_and_launched(client: httpx.Client) -> None:
     request = serving(objective="devices")
     made = client.post("/v1/explain", json={**SERVER, "command": "vllm serve llama-3.1-8b -tp 4"}, timeout=280).json()["plan"]
@@ -100,6 +102,7 @@ def test_a_plan_is_predicted_simulated_and_launched(client: httpx.Client) -> Non
     assert "plan" in str(problem(client.post("/v1/simulations", json={"request": request}), 422, "invalid-request"))
 
 
+@pytest.mark.slow
 def test_a_stored_plan_is_launched(client: httpx.Client) -> None:
     stored = client.post("/v1/plans", json=training(search=NARROW), headers={"prefer": "wait=60"}, timeout=280)
     assert stored.status_code in (200, 201), stored.text

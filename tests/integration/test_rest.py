@@ -195,6 +195,7 @@ def test_request_ids_are_taken_or_made(refusing: httpx.Client) -> None:
         assert len(given) == 32
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("body", "said"),
     [

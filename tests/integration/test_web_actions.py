@@ -99,6 +99,7 @@ def test_only_names_of_the_answer_are_planned(solved: httpx.Client) -> None:
         safe(solved.post(f"/plans/{digest}/instead", data={"name": name}), 422)
 
 
+@pytest.mark.slow
 def test_a_launch_shows_the_texts_that_the_api_gives(solved: httpx.Client) -> None:
     digest = planned(solved, SMALL)
     shown = safe(solved.get(f"/plans/{digest}/launch"))
@@ -112,6 +113,7 @@ def test_a_launch_shows_the_texts_that_the_api_gives(solved: httpx.Client) -> No
     safe(solved.get(f"/plans/{digest}/launch/file", params={"name": "../../etc/passwd"}), 404)
 
 
+@pytest.mark.slow
 def test_a_serving_plan_is_shown_under_load(solved: httpx.Client) -> None:
     digest = planned(solved, SERVED)
     shown = safe(solved.get(f"/plans/{digest}/load"))
@@ -124,6 +126,7 @@ def test_a_serving_plan_is_shown_under_load(solved: httpx.Client) -> None:
     assert sum(event["dur"] for event in work) / end_us == pytest.approx(trace["otherData"]["utilisation"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_every_file_of_a_plan_can_be_taken(solved: httpx.Client) -> None:
     digest = planned(solved, SMALL)
     for kind in Taken:
@@ -134,6 +137,7 @@ def test_every_file_of_a_plan_can_be_taken(solved: httpx.Client) -> None:
     assert solved.get(f"/plans/{digest}/stages.csv").text.splitlines()[0].startswith("stage,blocks,devices")
 
 
+@pytest.mark.slow
 def test_a_step_is_looked_at_closely(solved: httpx.Client) -> None:
     digest = planned(solved, SMALL | {"search": SMALL["search"] | {"pp": [2]}})
     whole = safe(solved.get(f"/plans/{digest}/step"))
@@ -146,6 +150,7 @@ def test_a_step_is_looked_at_closely(solved: httpx.Client) -> None:
     safe(solved.get(f"/plans/{digest}/step", params={"width": "nan"}), 404)
 
 
+@pytest.mark.slow
 def test_a_reported_run_is_shown_with_what_was_predicted(client: httpx.Client) -> None:
     digest = planned(client, training())
     assert 'name="step_time_s"' in safe(client.get(f"/plans/{digest}/run"))

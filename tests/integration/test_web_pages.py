@@ -98,6 +98,7 @@ def test_plans_are_listed_by_their_state(client: httpx.Client) -> None:
     safe(client.get("/", params={"staleness": '"><b>'}), 404)
 
 
+@pytest.mark.slow
 def test_an_answer_without_a_plan_has_no_trace(settings: Settings) -> None:
     with running_service(settings, NoPlan()) as client:
         digest = client.post("/v1/plans", json=training()).json()["digest"]
@@ -126,6 +127,7 @@ def test_a_form_that_says_too_little_comes_back_with_what_is_missing(client: htt
     assert "Qwen/Qwen3-8B" in text and 'value="8xH100"' in text
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "./config.json", "/dev/zero"])
 def test_no_file_of_the_service_can_be_named(client: httpx.Client, path: str) -> None:
     text = safe(client.post("/new", data=TRAINING | {"model": path}), 422)
@@ -148,6 +150,7 @@ def test_what_is_not_there_is_said_in_a_page(client: httpx.Client) -> None:
     assert 'role="alert"' in safe(client.get("/jobs/nothing"), 404)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "said",
     [

@@ -20,7 +20,7 @@ from meshwright.app.evidence.serving.degrees import (
     published_limits,
     workers_of,
 )
-from meshwright.app.evidence.serving.figures import graph_of, named_model
+from meshwright.app.evidence.serving.figures import document_of, graph_of, named_model
 from meshwright.app.evidence.serving.recipes import (
     EngineName,
     Load,
@@ -34,7 +34,8 @@ from meshwright.app.evidence.serving.recipes import (
 from meshwright.app.evidence.serving.rows import AGGREGATED, ServingRun
 from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.app.launching.flags.serving import NO_FLAGS, LaunchFlags
-from meshwright.app.models.serving_format import own_precision
+from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
+from meshwright.app.models.serving_format import said_format, stored_format
 from meshwright.app.requests.cluster_words import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import EXPERT_FFN
@@ -176,7 +177,7 @@ class Deployment:
     the drafts that it may have had, each with its weight. ``scheduling`` is how steps are formed, None where nothing says it.
     ``flags`` are those of the workers that decode, ``pools`` are the limits of the workers of each phase.
     ``stated`` says that the row leaves neither its degrees nor the number of its workers open. ``config`` is the file of a
-    model that is not the catalogue's."""
+    model that is not the catalogue's, ``stored`` the format of its quantised weights."""
 
     model: str
     node: str
@@ -200,6 +201,7 @@ class Deployment:
     scheduling: Scheduling | None = None
     stated: bool = True
     config: str = ""
+    stored: CheckpointFormat | None = None
 
     @property
     def most_sequences(self) -> int:
@@ -221,7 +223,8 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     node = _node(run.gpu)
     if run.prompt_tokens is None or run.output_tokens is None:
         raise NotPredictedError("the row does not state its lengths")
-    engine, precision = _engine(run), _precision(run, name)
+    engine, said, stored = _engine(run), _said(run), _stored(run, name, config)
+    precision = said or (DType.BF16 if stored is None else stored.precision)
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
     graph, flags = graph_of(name, config), flags_of(engine, run.decode_launch or run.launch)
@@ -267,6 +270,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         scheduling=flags.scheduling or scheduling(load),
         stated=_is_stated(run, flags),
         config=config,
+        stored=stored,
     )
 
 
@@ -317,14 +321,24 @@ def _engine(run: ServingRun) -> EngineName:
     raise NotPredictedError(f"engine without a profile: {run.engine or 'not stated'}")
 
 
-def _precision(run: ServingRun, model: str) -> DType:
-    """An empty precision is taken as the checkpoint's own."""
-    if not run.precision:
-        return own_precision(model) or DType.BF16
+def _said(run: ServingRun) -> DType | None:
+    """The precision that a row states; None where it leaves that to the checkpoint."""
     try:
-        return DType(run.precision)
+        return DType(run.precision) if run.precision else None
     except ValueError:
         raise NotPredictedError(f"unknown precision: {run.precision}") from None
+
+
+def _stored(run: ServingRun, name: str, config: str) -> CheckpointFormat | None:
+    """The format of the checkpoint's weights: of a config file as it says, unless the row states another precision."""
+    said = _said(run)
+    if not config:
+        return stored_format(run.model, name) if said is None else said_format(run.model, name, said)
+    try:
+        own = checkpoint_format(document_of(config))
+    except InvalidInputError as error:
+        raise NotPredictedError(error.problem) from None
+    return own if own is None or said in (None, own.precision) else None
 
 
 def _clients(run: ServingRun) -> int | None:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from meshwright.app.evidence.serving.rows import Statistic
 from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.app.models.catalog import model, model_names
-from meshwright.app.models.catalog.huggingface_ids import catalogue_name_in_words
+from meshwright.app.models.catalog.copies import catalogue_name_in_words
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.app.requests.files import read_document
 from meshwright.costmodels.errors import ModelError
@@ -114,9 +115,12 @@ def _file_of(text: str, models: Path) -> Path | None:
 @cache
 def graph_of(name: str, config: str) -> ModelGraph:
     """The graph of a named model; raises ModelError for a config file that can't be read as one."""
-    if not config:
-        return model(name)
+    return read_huggingface_config(document_of(config), name=name) if config else model(name)
+
+
+def document_of(config: str) -> dict[str, Any]:
+    """The parsed config file at a path; raises ModelError for one that is no object."""
     document = read_document(config, what="the config of a model")
     if not isinstance(document, dict):
         raise ModelError("the config of a model must be an object", given=config)
-    return read_huggingface_config(document, name=name)
+    return document

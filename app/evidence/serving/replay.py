@@ -21,7 +21,8 @@ from meshwright.app.evidence.serving.deployment import (
 from meshwright.app.evidence.serving.figures import Figures, expected_figures, figures_of, graph_of
 from meshwright.app.evidence.serving.recipes import DEFAULT_STEP_TOKENS, EngineName
 from meshwright.app.evidence.training.unpredicted import NotPredictedError
-from meshwright.app.models.serving_format import checkpoint
+from meshwright.app.models.checkpoint import CheckpointFormat
+from meshwright.app.requests.workloads import loaded_formats
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_type
@@ -48,12 +49,18 @@ from meshwright.costmodels.queueing.simulation.replica import (
 )
 from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes
 from meshwright.costmodels.serving.attention import latent_cache
-from meshwright.costmodels.serving.engine_profile import ENGINE_SGLANG, ENGINE_TENSORRT_LLM, ENGINE_VLLM, EngineProfile
+from meshwright.costmodels.serving.engine_profile import (
+    ENGINE_SGLANG,
+    ENGINE_TENSORRT_LLM,
+    ENGINE_VLLM,
+    EngineProfile,
+    Quantised,
+)
 from meshwright.costmodels.serving.memory import WorkerPlace, kv_transfer
 from meshwright.costmodels.serving.speculation import Speculation, drawn_rounds
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.request import ServingRequest, ServingWorkload
+from meshwright.solver.problem.request import WEIGHT_FORMATS, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import FP8_BLOCK, Layout
@@ -169,7 +176,7 @@ def _kv_tokens(engine: Engine, deployed: Deployment, *, step_tokens: int, sequen
 def _pooled(deployed: Deployment, constants: EngineConstants, drafts: Speculation | None) -> Figures:
     """Figures of prefill and decode pools."""
     assert deployed.prefill is not None
-    formats = (deployed.precision, deployed.kv_dtype)
+    formats = (deployed.precision, deployed.stored, deployed.kv_dtype)
     prompts = deployed.pools.prefill_tokens or DEFAULT_STEP_TOKENS
     server = _Server(deployed.model, deployed.config, deployed.node, deployed.prefill, deployed.engine, *formats, prompts)
     # Counts do not matter to one worker's times: workers alike share them.
@@ -194,7 +201,7 @@ def _pooled(deployed: Deployment, constants: EngineConstants, drafts: Speculatio
 
 def simulated_engine(deployed: Deployment, drafts: Speculation | None = None) -> Engine:
     """Return the engine of a deployment's workers that decode."""
-    formats = (deployed.precision, deployed.kv_dtype)
+    formats = (deployed.precision, deployed.stored, deployed.kv_dtype)
     server = _Server(
         deployed.model, deployed.config, deployed.node, deployed.decode, deployed.engine, *formats, deployed.step_tokens, drafts
     )
@@ -230,6 +237,7 @@ class _Server:
     workers: Workers
     engine: EngineName
     precision: DType
+    stored: CheckpointFormat | None
     kv_dtype: DType
     step_tokens: int
     drafts: Speculation | None = None
@@ -245,20 +253,22 @@ def _engine(server: _Server) -> Engine:
     graph = _with_redundant_experts(graph_of(server.model, server.config), grid)
     if grid.ranks % grid.ep or not divides(graph.dims, grid):
         raise NotPredictedError(f"the layout does not divide the model ({grid})")
-    precision, weights, quantised = checkpoint(server.model, graph, server.precision)
-    if weights is WeightFormat.FP8_BLOCK and graph.dims.get(EXPERT_FFN, FP8_BLOCK) // grid.expert_tp % FP8_BLOCK:
+    stored = server.stored
+    if stored is None and server.precision not in (DType.BF16, DType.FP16):
+        # One scale for each matrix.
+        stored = CheckpointFormat(server.precision, WEIGHT_FORMATS[server.precision][0], Quantised.PROJECTIONS)
+    cuts_blocks = graph.dims.get(EXPERT_FFN, 0) // grid.expert_tp % FP8_BLOCK > 0
+    if stored is not None and stored.weights is WeightFormat.FP8_BLOCK and cuts_blocks:
         # Blocks can't be cut: what ran has one scale for each matrix (nvidia/Qwen3-235B-A22B-FP8).
-        weights = WeightFormat.FP8
+        stored = replace(stored, weights=WeightFormat.FP8)
     workload = ServingWorkload(
         kind="serving",
         arrivals=arrivals,
         prompt_tokens=FixedLength(1),
         output_tokens=FixedLength(1),
-        precision=precision,
         kv_dtype=server.kv_dtype,
-        weights=weights,
-        quantised=quantised,
         speculation=server.drafts,
+        **loaded_formats(stored, (node.device,)),
     )
     builder = EngineBuilder(
         ServingRequest(graph, cluster, workload),

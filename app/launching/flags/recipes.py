@@ -39,7 +39,7 @@ class RecipeKeys:
     devices: int | None = None
     precision: str | None = None
     granularity: str | None = None
-    recompute_layers: int | None = None
+    recompute_num_layers: int | None = None
     recompute_method: str | None = None
     recomputes: bool | None = None
     weights_on_host: bool | None = None
@@ -142,7 +142,7 @@ RECIPES = FlagTable(
                 *("model.activations-checkpoint-num-layers", "model.recompute-num-layers"),
                 f"{_OF_MEGATRON}.override-transformer-config.recompute-num-layers",
             ),
-            "recompute_layers",
+            "recompute_num_layers",
             _none_or(count),
         ),
         Flag(

@@ -7,13 +7,14 @@ own file is better: a name is asked where there is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, lru_cache
 from typing import Any
 
 from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES, OTHER_FORMATS, letters
+from meshwright.app.models.checkpoint import FIELD
 
 
 class Wide(Enum):
@@ -31,8 +32,17 @@ _BLOCK_MAKERS = frozenset({"qwen", "deepseek-ai", "minimaxai", "moonshotai", "xi
 _INT4 = {"quant_method": "gptq", "bits": 4}
 _INT8 = {"quant_method": "gptq", "bits": 8}
 
+NVFP4: Mapping[str, Any] = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+_WIDE_IN_NVFP4: Mapping[str, tuple[str, ...]] = {
+    "deepseek-v3": ("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.kv_b_proj"),
+    "qwen3-235b-a22b": (),
+}
+"""Modules that stay wide in the NVFP4 copies of catalogue models, where it is not the attention of a mixture of experts (as in
+nvidia's copies of Kimi-K2.5, Qwen3.5, GLM-5 and MiniMax-M2.5) and nothing of others: of nvidia/DeepSeek-R1-0528-FP4-v2 the
+output of attention is narrow too, and all of nvidia/Qwen3-235B-A22B-FP4."""
+
 _ENDINGS: tuple[tuple[str, Mapping[str, Any] | Wide], ...] = (
-    (r"nvfp4(?:[-_.]?v?\d+)?|fp4(?:[-_.]?v?\d+)?", {"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+    (r"nvfp4(?:[-_.]?v?\d+)?|fp4(?:[-_.]?v?\d+)?", NVFP4),
     (r"mxfp4", {"quant_method": "mxfp4"}),
     (r"(?:gptq|autoround|auto-round)?[-_.]?(?:int8|8bit|w8a8|w8a16)", _INT8),
     (r"(?:unsloth[-_.])?(?:bnb[-_.]?4bit|nf4|4bit)", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
@@ -84,6 +94,16 @@ class Copy:
         """True where the whole name is that of a known model."""
         return self.listed is not None
 
+    def config(self, document: Mapping[str, Any], *, has_experts: bool) -> dict[str, Any]:
+        """Return the catalogue's file of the model with its weights stored as the name says."""
+        found = dict(document)
+        if self.stored is Wide.WIDE:
+            found.pop(FIELD, None)
+        elif self.stored is not None:
+            wide = _WIDE_IN_NVFP4.get(self.name, ("self_attn",) if has_experts else ()) if self.stored == NVFP4 else ()
+            found[FIELD] = dict(self.stored) | ({"exclude_modules": list(wide)} if wide else {})
+        return found
+
     def said(self, text: str) -> str:
         """Return the sentence that says what the name was taken for."""
         if self.is_sure:
@@ -124,6 +144,23 @@ def copy_of(text: str) -> Copy | None:
     # Else one whose name is that of a catalogue model with other endings of training.
     relative = _by_family().get(_family(_MAKERS.sub("", bare)))
     return None if relative is None else Copy(relative, None, stored)
+
+
+_OTHERS_WRITE = {"llama 4 maverick": "llama-4-maverick", "llama 4 scout": "llama-4-scout", "llama 3.3 70b": "llama-3.1-70b"}
+"""Names in tables of benchmarks that are shorter than an id and no name of the catalogue."""
+
+
+def catalogue_name_in_words(text: str, names: Iterable[str]) -> str | None:
+    """Return the one of the catalogue's ``names`` that a table means by a model, None where it means no model of it for sure.
+
+    A table may write the name, a Hub id, or the id's last part under any organisation, with blanks for hyphens and with the
+    number format of a quantised copy.
+    """
+    copy = copy_of(text)
+    if copy is not None and copy.is_sure:
+        return copy.name
+    last = text.strip().rsplit("/", maxsplit=1)[-1]
+    return {letters(name): name for name in names}.get(letters(last)) or _OTHERS_WRITE.get(last.casefold())
 
 
 def _without_format(last: str) -> tuple[str, Mapping[str, Any] | Wide | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 CATALOGUE_NAMES: Mapping[str, str] = {
@@ -224,33 +224,6 @@ OTHER_POSITIONS: Mapping[str, int] = {
     "Qwen/Qwen3-VL-8B-Instruct": 262144,
 }
 """Tokens of the longest sequence of these (``max_position_embeddings`` of their config.json)."""
-
-
-_FORMATS = re.compile(r"[-_ ](?:fp8|nvfp4|mxfp4|fp4|int4|int8|w4a16|w8a8|awq|gptq|bf16)\b.*$", re.IGNORECASE)
-"""Ends of the names of quantised copies of a model."""
-
-_OTHERS_WRITE = {"llama 4 maverick": "llama-4-maverick", "llama 4 scout": "llama-4-scout", "llama 3.3 70b": "llama-3.1-70b"}
-"""Names in tables of benchmarks that are shorter than an id and no name of the catalogue."""
-
-
-def catalogue_name_in_words(text: str, names: Iterable[str]) -> str | None:
-    """Return the one of the catalogue's ``names`` that a table means by a model, None where it means no model of it.
-
-    A table may write the name, a Hub id, or the id's last part under any organisation, with blanks for hyphens and with the
-    number format of a quantised copy.
-    """
-    known = {letters(name): name for name in names}
-    ids = {letters(model_id.rsplit("/", maxsplit=1)[-1]): name for model_id, name in CATALOGUE_NAMES.items()}
-    last = text.strip().rsplit("/", maxsplit=1)[-1]
-    tried = (
-        catalogue_name_of(text.strip()),
-        *(found for part in (last, _FORMATS.sub("", last)) for found in _spelt(part, known, ids)),
-    )
-    return next((name for name in tried if name is not None), None)
-
-
-def _spelt(part: str, known: Mapping[str, str], ids: Mapping[str, str]) -> tuple[str | None, ...]:
-    return known.get(letters(part)), ids.get(letters(part)), _OTHERS_WRITE.get(part.casefold())
 
 
 def letters(name: str) -> str:

@@ -79,12 +79,14 @@ def test_calibrations_are_added_listed_and_given(client: httpx.Client) -> None:
     assert (held.status_code, held.content) == (304, b"")
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("reference", ["none", "h100_sxm@9", "h100_sxm@sha256:00", "%00", "x" * 300])
 def test_calibrations_that_no_one_added(client: httpx.Client, reference: str) -> None:
     answer = client.get(f"/v1/calibrations/{reference}")
     assert (answer.status_code, answer.json()["type"]) == (404, "urn:meshwright:problem:no-such-resource")
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "change",
     [

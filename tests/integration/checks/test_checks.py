@@ -105,6 +105,7 @@ def test_checks_of_another_tenant_are_not_there(
     assert trend["points"] == []
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "body", [{}, {"project": "a"}, {"project": "", "report": {}}, {"project": "a", "report": {"plans": 1}}]
 )

@@ -60,6 +60,7 @@ def test_names_that_are_none(client: httpx.Client, name: str) -> None:
     assert problem(client.get(f"/v1/clusters/{name}")) == (404, "no-such-resource")
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "document", [{}, {"nodes": 1}, {"name": "other"}, {"catalog": "dgx-h100", "nodes": 10**9}, {"catalog": "none"}]
 )

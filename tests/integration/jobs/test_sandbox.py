@@ -152,6 +152,7 @@ def tells_and_sleeps(request: PlanRequest, on_progress: OnProgress) -> NoReturn:
     sleeps(request, on_progress)
 
 
+@pytest.mark.slow
 def test_a_child_ends_with_a_worker_that_is_killed() -> None:
     code = (
         "from meshwright.app.service.sandbox import ChildSolver\n"

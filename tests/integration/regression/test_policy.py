@@ -22,6 +22,7 @@ def write_project_file(folder: Path, **fields: Any) -> None:
     (folder / "pyproject.toml").write_text("\n".join(["[tool.meshwright.check]", *lines, ""]))
 
 
+@pytest.mark.slow
 def test_a_tolerance_decides(project: Project) -> None:
     project.edit(slower_network)
     write_project_file(project.folder.parent, throughput_tolerance=10.0, cost_tolerance=10.0)

@@ -114,6 +114,7 @@ def test_added_layers(project: Project) -> None:
     assert said.finding("throughput")["fix"].startswith("put model.layers.layer back to 16")
 
 
+@pytest.mark.slow
 def test_a_tighter_latency_target_that_takes_more_devices(project: Project) -> None:
     project.write(SERVING_REQUEST, "serving.plan.yaml")
     project.update()
@@ -161,6 +162,7 @@ def test_a_bad_request_is_exit_2_and_the_others_are_checked(project: Project) ->
     assert project.lock_text() == before
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("figures", [{"tokens_per_s": 1.0}, {}, {"devices": 1, "tokens_per_s": 0.0, "step_time_s": 0.0}])
 def test_an_entry_edited_by_hand(project: Project, figures: Json) -> None:
     project.edit_lock(lambda lock: lock["plans"][NAME].update(figures=figures))
@@ -184,6 +186,7 @@ def other_version(text: str) -> str:
     return text.replace("plans-lock/1", "plans-lock/2")
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("corrupt", [truncate, conflict, other_version, lambda text: ""])
 def test_a_corrupt_lock_is_exit_2_and_is_not_overwritten(project: Project, corrupt: Any) -> None:
     (project.folder / LOCK).write_text(corrupt(project.lock_text()))
@@ -197,6 +200,7 @@ def test_a_corrupt_lock_is_exit_2_and_is_not_overwritten(project: Project, corru
     assert project.lock_text() == before
 
 
+@pytest.mark.slow
 def test_paths_are_those_of_the_repository(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.edit(tighten_slo)
     monkeypatch.chdir(project.folder)
@@ -218,6 +222,7 @@ def test_a_gain_passes_and_is_told(project: Project) -> None:
     assert said.finding("cost")["message"].startswith("cost per million tokens 50% better")
 
 
+@pytest.mark.slow
 def test_a_request_that_becomes_feasible_passes(project: Project) -> None:
     project.edit(set_memory(2 * 2**30))
     project.update()

@@ -128,6 +128,7 @@ def test_a_plan_with_a_stored_calibration_is_planned_again_with_it(settings: Set
         assert group["node"]["device"]["calibration"] == calibration.name
 
 
+@pytest.mark.slow_beyond(1)
 def test_a_new_calibration_starts_a_batch_of_what_follows_it(sized: httpx.Client) -> None:
     put(sized, 2)
     ask(sized, 0, 7)
@@ -153,6 +154,7 @@ def test_a_new_calibration_starts_a_batch_of_what_follows_it(sized: httpx.Client
     assert finished(sized, asked_for.headers["location"])["plans"] == 0
 
 
+@pytest.mark.slow_beyond(1)
 def test_the_report_says_what_moves_to_switch(settings: Settings) -> None:
     with running_service(settings, SearchingSolver()) as client:
         put(client, 2)
@@ -319,6 +321,7 @@ def deliver(sender: WebhookSender) -> None:
     sender.close()
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("statuses", "said"), [([200], "delivered: 200"), ([500, 204], "delivered: 204"), ([307] * 3, "failed: 307")]
 )
@@ -380,6 +383,7 @@ WebhookSender(open_engine({settings.database_url!r}), WebhookSettings(frozenset(
     assert first == second == address.rpartition("/")[2]
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "url",
     [

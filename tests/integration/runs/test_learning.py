@@ -43,6 +43,7 @@ def planned(client: httpx.Client, **changes: Any) -> dict[str, Any]:
     return plan
 
 
+@pytest.mark.slow
 def test_the_story_by_rest(solving: httpx.Client) -> None:
     client = solving
     assert client.put("/v1/clusters/prod", json={"catalog": "dgx-h100", "nodes": 1}).status_code == 201
@@ -148,6 +149,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_stored_with_what_it_teaches_or_not_at_all(
     cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_run_is_stored_with_what_it_teaches_or_not_at_all(
     assert stored(settings) == (1, 1)
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_half_done_when_the_service_is_killed_between(
     cli: Cli, settings: Settings, monkeypatch: Any
 ) -> None:

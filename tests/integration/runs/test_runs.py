@@ -114,6 +114,7 @@ def test_observe_stores_what_rest_shows(cli: Cli, client: httpx.Client, settings
     assert run["measured"] == {"step_time_s": float(step)}
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     "options",
     [

@@ -79,6 +79,7 @@ def test_trials_are_written_run_and_left_out(cli: Cli, settings: Settings, monke
     assert cli.json()["trials"][0]["plan"] == listed[0]["plan"]
 
 
+@pytest.mark.slow
 def test_layouts_are_told_by_what_they_decide(found: tuple[TrainingRequest, tuple[Trial, ...]]) -> None:
     from dataclasses import replace
 

@@ -16,10 +16,11 @@ from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.limits import MAX_DEVICES, MAX_GLOBAL_BATCH, MAX_TRACE
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.app.requests.workloads import read_counts, read_trace
-from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import InvalidInputError, WorkloadError
 from meshwright.costmodels.model.formats import WeightFormat
-from meshwright.costmodels.serving.engine_profile import Quantised
+from meshwright.costmodels.serving.engine_profile import Quantised, ServingEngine
 from meshwright.costmodels.units import DType
+from meshwright.solver.api import plan
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
@@ -48,6 +49,26 @@ def test_serving_lengths_may_be_fixed_or_lognormal() -> None:
     assert isinstance(workload, ServingWorkload)
     assert workload.prompt_tokens == FixedLength(2000)
     assert workload.output_tokens == LognormalLength(300.0, 700.0)
+
+
+@pytest.mark.parametrize(
+    ("search", "engine"),
+    [
+        ({"launcher": "sglang"}, ServingEngine.SGLANG),
+        ({"launcher": "tensorrt-llm"}, ServingEngine.TENSORRT_LLM),
+        ({"launcher": "vllm"}, ServingEngine.VLLM),
+        ({"engine": "sglang"}, ServingEngine.SGLANG),
+        ({}, ServingEngine.VLLM),
+    ],
+)
+def test_a_launcher_starts_its_own_engine(search: dict[str, str], engine: ServingEngine) -> None:
+    assert resolved(serving(search=search)).search.engine is engine
+
+
+def test_a_launcher_is_not_planned_for_another_engine() -> None:
+    request = resolved(serving(search={"launcher": "sglang", "engine": "vllm"}))
+    with pytest.raises(WorkloadError, match="starts another engine"):
+        plan(request)
 
 
 def test_groups_keep_their_order_and_names() -> None:

@@ -81,6 +81,7 @@ def test_moments_are_those_of_simulated_packs(
     assert found.mean <= 1.0
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("lengths", HISTOGRAMS)
 @pytest.mark.parametrize(("ranks", "microbatches", "size"), [(8, 1, 1), (8, 4, 2), (64, 2, 1), (64, 8, 1)])
 def test_the_slowest_rank_is_that_of_simulated_packs(

@@ -77,6 +77,7 @@ def test_one_document_a_sequence_is_no_mask(operator: Operator) -> None:
     assert whole.documents == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("operator", KINDS)
 @pytest.mark.parametrize(
     "lengths",

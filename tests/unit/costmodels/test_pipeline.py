@@ -115,6 +115,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize(("schedule", "p", "m"), CASES)
 def test_closed_forms_equal_the_program(schedule: Schedule, p: int, m: int) -> None:
     program = build(schedule, p, m)

@@ -46,6 +46,7 @@ def wait(schedule: Schedule, p: int, m: int, v: int, shares: PassShares) -> floa
     return simulate(program, durations).makespan_s - m
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize(("schedule", "p", "m", "v"), CASES)
 def test_waits_are_those_of_the_program(schedule: Schedule, p: int, m: int, v: int) -> None:
     for shares in SHARES:
@@ -54,6 +55,7 @@ def test_waits_are_those_of_the_program(schedule: Schedule, p: int, m: int, v: i
         assert (m + ratio * (p - 1)) == pytest.approx(m + wait(schedule, p, m, v, shares), rel=1e-3)
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize(("schedule", "p", "m"), sorted({(schedule, p, m) for schedule, p, m, _ in CASES}))
 def test_makespans_are_those_of_the_timeline_to_the_bit(schedule: Schedule, p: int, m: int) -> None:
     program = build(schedule, p, m)

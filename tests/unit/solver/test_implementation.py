@@ -176,6 +176,7 @@ EVERY_VALUE = [{"profile": profile.name} for profile in implementation_profiles(
 ]
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("recompute", ["none", "selective"])
 @pytest.mark.parametrize("implementation", EVERY_VALUE, ids=str)
 def test_the_checker_takes_plans_of_every_implementation(implementation: dict[str, Any], recompute: str) -> None:

@@ -117,6 +117,7 @@ def best_s(problem: Problem) -> float:
     return math.inf if found is None else found.objective_s
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=150, deadline=None)
 def test_more_memory_is_never_slower(seed: int) -> None:

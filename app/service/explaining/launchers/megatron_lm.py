@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.app.launching.flags.megatron_lm import MEGATRON_LM, MegatronFlags
 from meshwright.app.models.catalog import model, model_names
-from meshwright.app.models.catalog.huggingface_ids import catalogue_name_in_words
+from meshwright.app.models.catalog.copies import catalogue_name_in_words
 from meshwright.app.service.explaining.start import Start
 from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import InvalidInputError

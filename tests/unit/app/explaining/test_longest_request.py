@@ -90,6 +90,7 @@ def test_a_length_beyond_the_models_needs_a_word() -> None:
     assert explanation(f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {command}").problems == ()
 
 
+@pytest.mark.slow
 def test_a_share_above_the_engines_own_is_counted_as_given() -> None:
     def cache(share: str) -> float:
         found = explanation(f"vllm serve Qwen/Qwen3-8B --gpu-memory-utilization {share}")
@@ -99,6 +100,7 @@ def test_a_share_above_the_engines_own_is_counted_as_given() -> None:
     assert cache("0.95") - cache("0.85") == pytest.approx(0.1 * 84943715697, rel=0.01)
 
 
+@pytest.mark.slow
 def test_older_releases_that_refuse_are_named() -> None:
     found = explanation("vllm serve openai/gpt-oss-120b --gpu-memory-utilization 0.95", gpus="1xH100")
     assert found.verdict is Verdict.DOES_NOT_START and "up to 0.16" in found.problems[0]
@@ -153,6 +155,7 @@ def test_the_hub_names_a_catalogue_model() -> None:
     assert hub_id_of("seed-llama-1b") is None
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("gpus", "command", "precision"),
     [

@@ -96,6 +96,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_script_costs_no_more_than_its_size(name: str) -> None:
     text = BOMBS[name]

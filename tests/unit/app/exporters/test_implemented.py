@@ -54,6 +54,7 @@ def test_the_launchers_own_implementation_changes_nothing_when_it_is_stated(laun
     assert exported(launcher, {}) == export(*training(dp=2), launcher.value)
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize(("name", "value"), CHOICES)
 @pytest.mark.parametrize("launcher", list(TRAINERS))
 def test_each_choice_is_written_or_said_to_be_lost(launcher: Launcher, name: str, value: Any) -> None:

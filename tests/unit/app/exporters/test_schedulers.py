@@ -273,6 +273,7 @@ def test_servers_that_mpi_starts_are_refused() -> None:
         job(served(tp=8, pp=2, engine=ServingEngine.TENSORRT_LLM), Scheduler.KUBERNETES, Launcher.TENSORRT_LLM)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("form", ["vllm-pools", "vllm-kinds", "sglang-pools"])
 def test_servers_of_several_kinds_are_refused(form: str) -> None:
     plan, request = planned(form)

@@ -109,6 +109,7 @@ def drawn(seed: int) -> Iterator[tuple[str, int, int, str, tuple[int | None, str
         )
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", range(20))
 def test_forms_of_count_card_and_network_mean_what_they_say(seed: int) -> None:
     for words, nodes, devices, card, (gbit_per_s, kind) in drawn(seed):

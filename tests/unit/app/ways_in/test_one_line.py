@@ -60,6 +60,7 @@ def keep(hub: Path, model_id: str) -> None:
     (model / "snapshots" / COMMIT / CONFIG).write_text(json.dumps(CONFIGURED))
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line["say"])
 def test_a_line_is_understood_or_answered(cli: Cli, line: dict[str, Any]) -> None:
     words = shlex.split(line["say"])

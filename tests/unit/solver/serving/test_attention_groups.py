@@ -97,6 +97,7 @@ def test_a_lone_request_takes_what_refuses_engines() -> None:
     assert alone.tpot_s < 0.99 * float(candidate.engine.times.decode_step_s(np.ones(1), 2050.0)[0, 0])
 
 
+@pytest.mark.slow
 def test_a_full_engine_stays_below_its_bound() -> None:
     request = under(PoissonArrivals("poisson", 1.0), Search(attention_dp=(4,), ep=(4,)))
     evaluator = Evaluator(request.workload, promised_of(request), seed=0)  # type: ignore[arg-type]

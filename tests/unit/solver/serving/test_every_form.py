@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 EVERY = pytest.mark.parametrize("form", get_args(ServingLayout))
 
 
+@pytest.mark.slow_beyond(1)
 @EVERY
 def test_the_checker_has_rules_for_every_form(form: type[OfWorkers]) -> None:
     plan, request = planned(form), request_of(form)

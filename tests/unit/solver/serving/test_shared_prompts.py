@@ -179,6 +179,7 @@ def test_a_step_of_many_answers_has_room_on_every_rank() -> None:
     assert few - many == pytest.approx(lost, abs=32)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("objective", [Objective.DEVICES, Objective.ENERGY, Objective.THROUGHPUT])
 def test_workers_of_both_phases_are_searched_as_enumeration_says(objective: Objective) -> None:
     request = asked(search=BOTH, objective=objective)

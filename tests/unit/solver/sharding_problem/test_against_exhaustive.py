@@ -18,6 +18,7 @@ from meshwright.solver.sharding_problem.working_graph import WorkingGraph
 from tests.unit.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("block", range(10))
 def test_equals_exhaustive_search(block: int) -> None:
     for seed in range(100 * block, 100 * block + 100):

@@ -66,6 +66,7 @@ def test_local_moves_keep_memory_and_never_cost_more() -> None:
     assert repaired_count >= 10
 
 
+@pytest.mark.slow
 def test_same_work_limit_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)
     problem = _chain_of_blocks(40)

@@ -64,6 +64,7 @@ def test_many_costs_in_a_cell_are_pruned_block_by_block(monkeypatch: pytest.Monk
         assert frontier_by_elimination(graph) == list(pareto_by_force(graph).values())
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", range(12))
 def test_exact_programs_find_the_same_frontier(seed: int) -> None:
     graph = random_graph(seed)

@@ -25,6 +25,7 @@ NODE_RULES = [
 ]
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", EDGE_RULES + NODE_RULES)
 def test_rule_alone_keeps_an_optimum(name: str) -> None:
     rule: Callable[..., bool] = getattr(reductions, name)

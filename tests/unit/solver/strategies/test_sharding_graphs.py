@@ -79,6 +79,7 @@ def fastest_by_hand(costs: GraphCosts, memory_bytes: float | None) -> int | None
     )
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", range(12))
 def test_equals_exhaustive_search(seed: int) -> None:
     costs = GraphCosts(random_graph(seed, 3), mesh_of(2, 2), TrainingStep(), Ties.NONE)

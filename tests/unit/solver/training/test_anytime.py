@@ -63,6 +63,7 @@ def test_a_search_that_is_stopped_at_once_is_bounded_by_the_work_of_its_model() 
             assert plan.certificate.bound >= least_s * (1 - 1e-12)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", [seed for seed in range(60) if random_request(seed).search.space is not Space.FREE][:12])
 def test_launchable_searches_in_bundles_find_the_same_plan(seed: int) -> None:
     request = random_request(seed)

@@ -63,6 +63,7 @@ def eager(seed: int) -> TrainingRequest:
     return replace(request, cluster=Cluster(tuple(groups)), search=search)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("request_of", [small_request, eager])
 @pytest.mark.parametrize("seed", range(8))
 def test_equals_every_split_of_every_candidate(seed: int, request_of: Callable[[int], TrainingRequest]) -> None:

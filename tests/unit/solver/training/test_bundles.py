@@ -65,6 +65,7 @@ def listed(family: Family, costs: TrainingCosts) -> dict[tuple[Candidate, Shardi
     return found
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bundles_bound_their_members_and_leave_none_out(seed: int) -> None:
     request = full_request(seed)

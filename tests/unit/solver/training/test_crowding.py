@@ -60,6 +60,7 @@ def test_crowded_candidates_fit_under_no_sharding(capacity: float, n_crowded: in
     assert len(crowded) == n_crowded
 
 
+@pytest.mark.slow
 def test_an_infeasible_request_is_refused_without_trying_every_sharding() -> None:
     asked = crowded_request()
     plan = plan_training(asked, stop=never_stop, progress=ignore_progress)

@@ -41,6 +41,7 @@ def solved(search_options: Search, *, slower: float = 1.0) -> tuple[TrainingCost
     return costs, best
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("modes", [(Recompute.NONE,), (Recompute.FULL,)])
 @pytest.mark.parametrize("pp", [4, 8])
 def test_the_formula_is_near_the_event_program(pp: int, modes: tuple[Recompute, ...]) -> None:

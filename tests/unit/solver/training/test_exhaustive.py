@@ -38,6 +38,7 @@ def test_equals_enumeration(chunk: int) -> None:
             assert plan.reason.need > plan.reason.have
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", [2, 3, 5, 6, 12, 14, 20])
 def test_arrays_cost_plans_as_they_are_costed_one_by_one(seed: int) -> None:
     request = varied_request(seed)

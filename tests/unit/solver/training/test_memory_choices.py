@@ -71,6 +71,7 @@ def with_stages(plan: Plan, **changes: object) -> Plan:
     return with_fields(plan, stages=stages)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", range(N_ABLATED))
 def test_no_choice_switched_off_gives_a_better_plan(seed: int) -> None:
     asked = varied_request(seed)

@@ -101,6 +101,7 @@ def least_of_each(whole: TrainingRequest) -> dict[Objective, float | None]:
     }
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", range(16))
 def test_every_objective_equals_enumeration(seed: int) -> None:
     whole = with_slo(request_with(seed, Objective.THROUGHPUT), seed)
@@ -113,6 +114,7 @@ def test_every_objective_equals_enumeration(seed: int) -> None:
             assert all(rival.objective is None or rival.objective >= expected * (1 - 1e-9) for rival in plan.runners_up)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", range(0, 12, 2))
 def test_a_swept_frontier_holds_the_best_of_every_size(seed: int) -> None:
     request = request_with(seed, Objective.THROUGHPUT)

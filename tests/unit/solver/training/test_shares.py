@@ -45,6 +45,7 @@ def unequal_requests(count: int) -> Iterator[TrainingRequest]:
             yield replace(request, search=search)
 
 
+@pytest.mark.slow
 def test_shares_are_as_good_as_the_best_of_every_split() -> None:
     chosen = 0
     for request in unequal_requests(8):

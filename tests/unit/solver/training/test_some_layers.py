@@ -38,6 +38,7 @@ def test_plans_equal_enumeration_of_every_number_of_layers() -> None:
     assert len({number for _, number in found if number is not None}) > 1, found
 
 
+@pytest.mark.slow
 def test_pipelines_equal_enumeration_of_every_number_of_layers_of_a_part() -> None:
     found = set()
     for seed in PIPED_SEEDS:

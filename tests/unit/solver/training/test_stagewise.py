@@ -92,6 +92,7 @@ def assert_is_the_best_of_all(request: TrainingRequest) -> Plan:
     return plan
 
 
+@pytest.mark.slow
 def test_stages_that_differ_are_as_good_as_the_best_of_all() -> None:
     requests = list(stagewise_requests(15))
     plans = [assert_is_the_best_of_all(requests[place]) for place in (6, 7, 8, 13, 14)]

@@ -118,6 +118,7 @@ def improving(seed: int, **changes: Any) -> TrainingRequest:
     return as_written(replace(drawn, search=replace(drawn.search, improvements=Improvements.SOLVED), **changes))
 
 
+@pytest.mark.slow
 def test_what_makes_a_plan_better_is_reached() -> None:
     step_s = run(as_written(random_request(3))).certificate.objective
     assert step_s is not None
@@ -146,6 +147,7 @@ def tight(seed: int, memory: float) -> TrainingRequest:
     return as_written(replace(drawn, cluster=replace(drawn.cluster, groups=tuple(groups)), search=search))
 
 
+@pytest.mark.slow
 def test_what_makes_a_tight_plan_safe_is_reached_with_its_price() -> None:
     """At the risk alone, or where nothing is safe there, or only slower, beside what takes memory off the devices."""
     offloaded = {"search.risk": "0.01", "search.offload_optimizer": "[1.0]"}

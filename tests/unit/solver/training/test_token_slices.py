@@ -53,6 +53,7 @@ def long_request(schedule: Schedule, mode: Recompute = Recompute.NONE, *, batch:
     )
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", [1, 3, 9, 13, 17, 19, 20])
 def test_equals_enumeration(seed: int) -> None:
     """benchmarks/enumerable.py runs many more."""
@@ -64,6 +65,7 @@ def test_equals_enumeration(seed: int) -> None:
         assert predict_training(request, plan).predicted == plan.predicted
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("mode", [Recompute.NONE, Recompute.FULL])
 @pytest.mark.parametrize("schedule", sorted(TOKEN_SLICED))
 def test_the_formula_is_near_the_event_program(schedule: Schedule, mode: Recompute) -> None:
@@ -148,6 +150,7 @@ def test_slices_are_cut_where_they_take_least() -> None:
         assert longest_s(times_s, evenest) == min(max(each) for each in slices_s)
 
 
+@pytest.mark.slow
 def test_few_long_sequences_gain_by_slices() -> None:
     asked = long_request(Schedule.ONE_F_ONE_B, batch=1, slices=1), long_request(Schedule.SEQ_1F1B, batch=1)
     # A slice is launched as a sequence is: kernels of Megatron Core would wait for the host here.
@@ -158,6 +161,7 @@ def test_few_long_sequences_gain_by_slices() -> None:
     assert sliced.predicted.step_time_s < 0.65 * plain.predicted.step_time_s
 
 
+@pytest.mark.slow
 def test_the_checker_refuses_slices_that_are_not() -> None:
     request = long_request(Schedule.SEQ_1F1B, Recompute.FULL)
     plan = planned(request)

@@ -25,6 +25,7 @@ from tests.unit.app.exporters.plans import serving, training
 DEGREES = st.sampled_from((1, 2, 4))
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("launcher", list(TRAINERS))
 @settings(max_examples=60, deadline=None)
 @given(
