@@ -187,9 +187,8 @@ def main() -> None:
     found = [(server, difference(server)) for server in drawn(options.count, options.seed)]
     for server, said in found:
         if said is not None:
-            print(
-                f"{server.model} on {server.device}, {server.engine}, tp {server.tp}, {'fp8' if server.narrow_cache else '16 bit'} cache: {said}"
-            )
+            cache = "fp8" if server.narrow_cache else "16 bit"
+            print(f"{server.model} on {server.device}, {server.engine}, tp {server.tp}, {cache} cache: {said}")
     print(f"{sum(said is None for _, said in found)} of {len(found)} alike")
 
 

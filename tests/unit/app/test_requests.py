@@ -20,7 +20,8 @@ from meshwright.costmodels.errors import InvalidInputError, WorkloadError
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import Quantised, ServingEngine
 from meshwright.costmodels.units import DType
-from meshwright.solver.api import plan
+from meshwright.solver.api import solve
+from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
@@ -68,7 +69,7 @@ def test_a_launcher_starts_its_own_engine(search: dict[str, str], engine: Servin
 def test_a_launcher_is_not_planned_for_another_engine() -> None:
     request = resolved(serving(search={"launcher": "sglang", "engine": "vllm"}))
     with pytest.raises(WorkloadError, match="starts another engine"):
-        plan(request)
+        solve(request, stop=never_stop, progress=ignore_progress)
 
 
 def test_groups_keep_their_order_and_names() -> None:
