@@ -33,6 +33,12 @@ def as_run(stated: Stated, answered: AnsweredRequest) -> AnsweredRequest:
         {**document, "slo": targets, "workload": document["workload"] | changes}, files=NoFiles(), entry=Entry.STORED
     )
     plan = predict_here(asked, _with_batch(answered.plan, asked))
+    if plan.reason is not None:
+        raise InvalidInputError(
+            "the plan's layout is predicted not to run the log's workload",
+            given=plan.reason.message,
+            remedy="plan what ran, and name that plan",
+        )
     ran = AnsweredRequest(plan, asked)
     return replace(ran, plan=replace(plan, digest=canonical_digest({"as_run": answer_document(ran)})))
 
