@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from meshwright.app.base.documents import NonFinite, parse_document
@@ -12,24 +12,33 @@ from meshwright.costmodels.errors import InvalidInputError
 
 Json = Mapping[str, Any]
 
+LARGEST_BYTES = 64 * 2**20
+"""Of a result: those of GuideLLM hold the text of each request."""
+
 _INFINITE = ("inf", "infinity", "+inf")
 
 
-def documents(lines: Sequence[str], marker: str) -> tuple[Json, ...]:
-    """The JSON objects of a file that have a word: the whole of it, else each of its lines. Infinity stands as text."""
+def documents(lines: Sequence[str], marker: str) -> Iterator[Json]:
+    """The JSON objects of a file that have a word: the whole of it, else each of its lines, the last one first. Infinity
+    stands as text. They are read when they are asked for: a file may have many."""
     text = "\n".join(lines).strip()
     if not text.startswith("{") or marker not in text:
-        return ()
+        return
     whole = _object(text)
     if whole is not None:
-        return (whole,)
-    each = (_object(line) for line in lines if marker in line)
-    return tuple(document for document in each if document is not None)
+        yield whole
+        return
+    for line in reversed(lines):
+        document = _object(line) if marker in line else None
+        if document is not None:
+            yield document
 
 
 def _object(text: str) -> Json | None:
     try:
-        document = parse_document(text.encode("utf-8", "replace"), what="benchmark result", non_finite=NonFinite.AS_TEXT)
+        document = parse_document(
+            text.encode("utf-8", "replace"), what="benchmark result", max_bytes=LARGEST_BYTES, non_finite=NonFinite.AS_TEXT
+        )
     except InvalidInputError:
         return None
     return document if isinstance(document, dict) else None

@@ -64,8 +64,8 @@ _PERCENT = 95
 
 def read(lines: Sequence[str]) -> Logged:
     """Return what the result says of a run; nothing where this is no such result."""
-    results = [each for each in documents(lines, '"output_throughput"') if "output_throughput" in each]
-    result = results[-1] if results else _printed(lines)
+    results = (each for each in documents(lines, '"output_throughput"') if "output_throughput" in each)
+    result = next(results, None) or _printed(lines)
     figures = {own: number(result.get(theirs)) * unit for own, (theirs, unit) in _FIGURES.items()}
     for own, value in _percentiles(result).items():
         figures[own] = figures[own] or value

@@ -115,3 +115,9 @@ def test_a_sweep_is_read_at_the_load_of_the_plan() -> None:
     document["workload"]["arrivals"]["requests_per_s"] = 3.0
     with pytest.raises(InvalidInputError, match="0 results of the file are of the plan's workload"):
         run_of_log(LOGS / "guidellm.json", AnsweredRequest(serving_plan(), resolved(document)), plan=PLAN)
+
+
+def test_a_result_may_be_larger_than_other_documents() -> None:
+    """GuideLLM writes the text of each request into its file."""
+    text = (LOGS / "guidellm.json").read_text().replace('"metadata": {', '"metadata": {"text": "' + "x" * 9 * 2**20 + '", ', 1)
+    assert READERS[LogWriter.GUIDELLM](text.splitlines()).figures["tokens_per_s"] == pytest.approx(2730.0)

@@ -274,3 +274,20 @@ def test_long_lines_are_searched_in_one_pass(writer: LogWriter) -> None:
 
 def test_every_reader_is_given_long_lines() -> None:
     assert set(HOSTILE) == set(READERS)
+
+
+@pytest.mark.parametrize(
+    ("rates", "of_128"),
+    [
+        (("'1.802e+04'", "'140.8'"), True),
+        (("18.024", "0.141"), True),
+        (("'17.5'", "'0.141'"), False),
+        (("18024.0", "141.5"), False),
+        (("0.0", "0.0"), None),
+    ],
+)
+def test_the_batch_of_a_trainer_is_the_quotient_of_its_rates(rates: tuple[str, str], of_128: bool | None) -> None:
+    """To within the rounding of the two: four digits of text, or three behind the point."""
+    line = f"{{'train_runtime': 9.0, 'train_samples_per_second': {rates[0]}, 'train_steps_per_second': {rates[1]}}}"
+    batch = READERS[LogWriter.HF_TRAINER]([line]).stated.global_batch
+    assert (None if batch is None else batch.allows(128)) is of_128
