@@ -161,6 +161,9 @@ def observe(
     log_format: Annotated[
         LogWriter | None, typer.Option("--log-format", help="The log's writer, if not to be found out.")
     ] = None,
+    as_run: Annotated[
+        bool, typer.Option("--as-run", help="Store the log's run under its own batch, lengths or load, if not the plan's.")
+    ] = False,
     software: Annotated[str, typer.Option("--software", metavar="TEXT", help="Versions that it ran with.")] = "",
     label: Annotated[str, typer.Option("--label", metavar="TEXT", help="Words that tell runs with equal figures apart.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be stored; store nothing.")] = False,
@@ -171,7 +174,6 @@ def observe(
     from meshwright.app.cli.commands.planning import Output
 
     given = Given(step_time, peak_memory, tokens_per_s, ttft_p95, tpot_p95, out_of_memory=out_of_memory)
-    command = ObserveCommand(
-        plan_source, given, log, log_format, software, label, Output.JSON if as_json else Output.PAGE, dry_run=dry_run
-    )
+    output = Output.JSON if as_json else Output.PAGE
+    command = ObserveCommand(plan_source, given, log, log_format, software, label, output, dry_run=dry_run, as_run=as_run)
     return run_observe(command, environment_settings())

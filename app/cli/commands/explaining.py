@@ -11,10 +11,12 @@ from meshwright.app.base.documents import read_bounded
 from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.base.figures import DURATION, RATE, SIZE, read_quantity
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import print_json, tell
+from meshwright.app.cli.commands.exits import print_json, say, tell
 from meshwright.app.cli.commands.planning import Output
 from meshwright.app.cli.commands.stored_plans import given_plan_document
-from meshwright.app.evidence.logs.table import run_of_log
+from meshwright.app.evidence.logs.as_run import as_run
+from meshwright.app.evidence.logs.matching import not_compared, require_match
+from meshwright.app.evidence.logs.table import read_log
 from meshwright.app.evidence.logs.writers import LogWriter
 from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.files import given_request
@@ -172,6 +174,7 @@ class ObserveCommand:
     label: str
     output: Output
     dry_run: bool
+    as_run: bool
 
 
 def run_observe(command: ObserveCommand, settings: Settings) -> int:
@@ -179,7 +182,11 @@ def run_observe(command: ObserveCommand, settings: Settings) -> int:
     document = given_plan_document(command.plan, settings)
     answered = read_plan_document(document)
     digest = answered.plan.digest or keyed_request(answered.request).digest
-    run = replace(_run(command, answered, digest), software=command.software, label=command.label)
+    if command.log is None:
+        run = _given_run(command, digest)
+    else:
+        run, answered = _logged_run(command, command.log, answered, digest)
+    run = replace(run, software=command.software, label=command.label)
     observed = observation(read_run(run_document(run)), answered)
     if command.dry_run:
         _print(observed, command.output, "Nothing is stored: this was a dry run.")
@@ -197,15 +204,31 @@ def _told(stored: Observed) -> str:
     return f"Stored; what runs here have told is {row.key}@{row.version}. Plan again to use it."
 
 
-def _run(command: ObserveCommand, answered: AnsweredRequest, digest: str) -> MeasuredRun:
-    figures = command.given.figures()
-    if command.log is not None:
-        if figures or command.given.out_of_memory:
-            raise InvalidInputError("a log and figures can't both be given", given=str(command.log), remedy="leave one out")
-        return run_of_log(command.log, answered, plan=digest, writer=command.log_writer)
+def _given_run(command: ObserveCommand, digest: str) -> MeasuredRun:
+    if command.as_run:
+        raise InvalidInputError("--as-run is of a log", given="no log", remedy="give --log, or leave --as-run out")
     outcome = RunOutcome.OUT_OF_MEMORY if command.given.out_of_memory else RunOutcome.COMPLETED
-    document = {"plan": digest, "outcome": outcome.value, **figures}
-    return read_run(document)
+    return read_run({"plan": digest, "outcome": outcome.value, **command.given.figures()})
+
+
+def _logged_run(
+    command: ObserveCommand, path: Path, answered: AnsweredRequest, digest: str
+) -> tuple[MeasuredRun, AnsweredRequest]:
+    """The run that a log tells of, and the plan that it is of: with ``--as-run`` the same layout under the log's workload."""
+    if command.given.figures() or command.given.out_of_memory:
+        raise InvalidInputError("a log and figures can't both be given", given=str(path), remedy="leave one out")
+    log = read_log(path, answered, writer=command.log_writer)
+    missing = not_compared(log.stated, answered)
+    if missing:
+        say(f"note: the log does not tell these of its workload, so they were not compared: {', '.join(missing)}")
+    if not command.as_run:
+        require_match(log.stated, answered)
+        return log.run(answered, plan=digest), answered
+    ran = as_run(log.stated, answered)
+    if ran is answered:
+        return log.run(answered, plan=digest), answered
+    say(f"note: the log is of another workload than the plan: its run is of the same layout under that, {ran.plan.digest[:19]}")
+    return log.run(ran, plan=ran.plan.digest), ran
 
 
 def _store(observed: Observation, settings: Settings) -> Observed:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from meshwright.app.evidence.logs.stated import NOTHING_STATED, Stated
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
@@ -36,6 +37,9 @@ class Logged:
     figures                      serving figures by the names of a run's fields
     served_tokens_per_s          tokens that the engines of a server's log generate in a second together
     engines                      how many engines these are
+    stated                       the workload that it says it is of
+    unread                       words of a rate that it has and that can't be read as a time; empty without such
+    others                       other results in the same file, each with its workload
     """
 
     step_times_s: Sequence[float] = ()
@@ -45,6 +49,9 @@ class Logged:
     figures: Mapping[str, float] = field(default_factory=dict)
     served_tokens_per_s: float = 0.0
     engines: int = 0
+    stated: Stated = NOTHING_STATED
+    unread: str = ""
+    others: tuple[Logged, ...] = ()
 
     @property
     def has_times(self) -> bool:
@@ -54,8 +61,9 @@ class Logged:
 
 
 def highest_bytes(sizes: Iterable[float]) -> int | None:
-    """Return the highest of the sizes that a log names, in bytes; digits that make no finite number are passed over."""
-    return max((round(size) for size in sizes if math.isfinite(size)), default=None)
+    """Return the highest of the sizes that a log names, in bytes. Digits that make no finite number are passed over, and 0,
+    which is what programs print of a device whose memory they can't ask."""
+    return max((round(size) for size in sizes if 0.0 < size < math.inf), default=None)
 
 
 def ran_out_of_memory(lines: Sequence[str]) -> bool:

@@ -11,7 +11,13 @@ class LogWriter(StrEnum):
 
     MEGATRON_LM = "megatron-lm"
     TORCHTITAN = "torchtitan"
+    NEMO = "nemo"
     DEEPSPEED = "deepspeed"
     HF_TRAINER = "hf-trainer"
+    LLAMA_FACTORY = "llama-factory"
     SERVING_BENCHMARK = "serving-benchmark"
+    GENAI_PERF = "genai-perf"
+    GUIDELLM = "guidellm"
+    TRTLLM_BENCH = "trtllm-bench"
+    MINI_SGLANG = "mini-sglang"
     VLLM_SERVER = "vllm-server"

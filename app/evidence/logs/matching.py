@@ -1,0 +1,300 @@
+"""A log beside the plan that its run is to be stored of: where the two are not of one workload."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from meshwright.app.evidence.logs.stated import Figure, Stated
+from meshwright.app.models.catalog import model
+from meshwright.app.models.catalog.copies import copy_of
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.queueing.load import TokenCount
+from meshwright.solver.answer.layouts import OfWorkers
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.answer.stage import Axes
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload, TrainingRequest
+from meshwright.solver.problem.serving_load import (
+    ClosedArrivals,
+    EmpiricalLength,
+    GammaArrivals,
+    LognormalLength,
+    PoissonArrivals,
+    ScheduleArrivals,
+    TraceArrivals,
+)
+from meshwright.solver.problem.token_counts import token_count
+
+RATE_OFF = 0.02
+"""Relative difference of two request rates that are one: clients round theirs."""
+CV_OFF = 0.05
+"""Difference of two coefficients of variation that are one."""
+ANSWERED_OFF = 0.25
+"""Relative difference of the rate of answers from that of requests in a short run, whose last answers take their time."""
+KEPT_UP = 0.9
+"""Share of the requested rate from which a limit of requests at once has not been felt."""
+TOKENS_OFF = 0.05
+"""Relative difference of mean lengths that are one: tokenizers and templates count a few tokens more or fewer."""
+SAMPLING_DEVIATIONS = 3.0
+"""Standard deviations that the mean of drawn lengths may be off besides."""
+ASSUMED_REQUESTS = 100.0
+"""Requests of a benchmark that does not say how many it sent."""
+LEAST_BUSY = 0.5
+"""Share of a limit of requests at once that is used on average, at least: a run begins and ends with fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A figure in which a log is not of the plan's workload.
+
+    what, logged, planned   the figure's name, what the log states, what the plan is for
+    option                  of a command that plans the log's workload
+    workload                the fields of the log's workload; empty where it can't be of another request of the plan's layout
+    """
+
+    what: str
+    logged: str
+    planned: str
+    option: str = ""
+    workload: Mapping[str, Any] = field(default_factory=dict)
+
+
+def require_match(stated: Stated, answered: AnsweredRequest) -> None:
+    """Raise InvalidInputError, with both figures, where a log is of another workload than the plan."""
+    found = mismatches(stated, answered)
+    if found:
+        options = " ".join(each.option for each in found if each.option)
+        plan = f"plan what ran ({options})" if options else "name the plan that ran"
+        as_run = ", or give --as-run" if all(each.workload for each in found) else ""
+        raise _refused(found, f"{plan}{as_run}")
+
+
+def workload_as_run(stated: Stated, answered: AnsweredRequest) -> dict[str, Any]:
+    """Return the fields of the workload in which the log differs from the plan; raises InvalidInputError where it differs in
+    what the plan's layout can't be predicted for."""
+    found = mismatches(stated, answered)
+    fixed = [each for each in found if not each.workload]
+    if fixed:
+        raise _refused(fixed, "name the plan that ran: --as-run changes batch, lengths and load alone")
+    changes: dict[str, Any] = {}
+    for each in found:
+        changes |= each.workload
+    return changes
+
+
+def _refused(found: list[Mismatch], remedy: str) -> InvalidInputError:
+    return InvalidInputError(
+        "the log is not of the plan's workload",
+        given="; ".join(f"{each.what} {each.logged}" for each in found),
+        allowed="what the plan is for: " + "; ".join(f"{each.what} {each.planned}" for each in found),
+        remedy=remedy,
+    )
+
+
+def mismatches(stated: Stated, answered: AnsweredRequest) -> list[Mismatch]:
+    """Return each figure that a log states and in which it is of another workload than the plan."""
+    request = answered.request
+    of_workload = _training(stated, request) if isinstance(request, TrainingRequest) else _serving(stated, request)
+    return [*_devices_and_model(stated, answered), *of_workload]
+
+
+def not_compared(stated: Stated, answered: AnsweredRequest) -> list[str]:
+    """Return the names of figures that decide a workload and that a log does not state."""
+    if isinstance(answered.request, TrainingRequest):
+        told = {
+            "batch": stated.global_batch or stated.tokens_per_step,
+            "sequence length": stated.seq_len or stated.tokens_per_step,
+        }
+    else:
+        is_closed = isinstance(answered.request.workload.arrivals, ClosedArrivals)
+        sent = (stated.requests_per_s, stated.max_concurrency)
+        load = (*sent, stated.mean_concurrency if is_closed else stated.answered_per_s)
+        told = {"load": next((each for each in load if each), None), "lengths": stated.prompt_tokens and stated.output_tokens}
+    unknown = stated.model if stated.model and copy_of(stated.model) is None else ""
+    return [*(each for each, known in told.items() if known is None), *([f"model ({unknown})"] if unknown else [])]
+
+
+def _devices_and_model(stated: Stated, answered: AnsweredRequest) -> Iterator[Mismatch]:
+    if stated.devices is not None and not stated.devices.allows(answered.plan.devices):
+        yield Mismatch("devices", str(stated.devices), str(answered.plan.devices))
+    layout = answered.plan.layout
+    if stated.engine_devices is not None and isinstance(layout, OfWorkers):
+        # Engines count ranks of attention groups, shared prompts and split caches among those of tp.
+        sizes = sorted({_ranks(each.axes) for each in layout.all_workers})
+        if not any(stated.engine_devices.allows(size) for size in sizes):
+            yield Mismatch("tp x pp of an engine", str(stated.engine_devices), " or ".join(map(str, sizes)))
+    if stated.model is not None and _is_another(stated.model, answered.request.model.name):
+        yield Mismatch("model", stated.model, answered.request.model.name)
+
+
+def _ranks(axes: Axes) -> int:
+    return axes.tp * axes.pp * axes.cp * axes.kvp * axes.attention_dp
+
+
+def _is_another(logged: str, planned: str) -> bool:
+    """True of two names that are known, of models that are not the same: names that are not known tell nothing."""
+    ours, theirs = copy_of(planned), copy_of(logged)
+    if ours is None or theirs is None or not (ours.is_sure and theirs.is_sure) or ours.name == theirs.name:
+        return False
+    return replace(model(ours.name), name="") != replace(model(theirs.name), name="")
+
+
+# Training: batch, sequence length.
+
+
+def _training(stated: Stated, request: TrainingRequest) -> Iterator[Mismatch]:
+    workload = request.workload
+    batch, seq_len, tokens = stated.global_batch, stated.seq_len, stated.tokens_per_step
+    if batch is not None and not batch.allows(workload.global_batch):
+        yield Mismatch("global batch", str(batch), str(workload.global_batch), *_changed("--batch", "global_batch", batch))
+    if seq_len is not None and not seq_len.allows(workload.seq_len):
+        yield Mismatch("sequence length", str(seq_len), str(workload.seq_len), *_changed("--seq", "seq_len", seq_len))
+    planned = float(workload.global_batch * workload.seq_len)
+    told_apart = batch is not None and seq_len is not None
+    if tokens is None or told_apart or workload.lengths is not None or tokens.value == planned:
+        return
+    if abs(tokens.value - planned) > TOKENS_OFF * planned:
+        yield Mismatch("tokens of a step", f"{tokens.value:.6g}", f"{planned:.6g}")
+
+
+def _changed(option: str, name: str, stated: Figure) -> tuple[str, dict[str, Any]]:
+    """The option and the field of a workload that has a stated whole number; nothing where there is none such."""
+    whole = round(stated.value) if 1.0 <= stated.value < 2.0**53 else 0
+    return (f"{option} {whole}", {name: whole}) if whole and stated.allows(whole) else ("", {})
+
+
+# Serving: load, lengths.
+
+
+def _serving(stated: Stated, request: ServingRequest) -> Iterator[Mismatch]:
+    yield from _load(stated, request.workload)
+    for name, option, mean in (
+        ("prompt_tokens", "--isl", stated.prompt_tokens),
+        ("output_tokens", "--osl", stated.output_tokens),
+    ):
+        planned = _planned_count(request.workload, name)
+        if mean is None or _is_mean_of(mean.value, planned, stated.requests):
+            continue
+        what = "mean tokens of a prompt" if name == "prompt_tokens" else "mean tokens of an answer"
+        length = _as_long(request.workload, name, mean.value)
+        changed = {} if length is None else {name: length}
+        yield Mismatch(what, f"{mean.value:.6g}", f"{planned.mean:.6g}", f"{option} {max(1, round(mean.value))}", changed)
+
+
+def _planned_count(workload: ServingWorkload, name: str) -> TokenCount:
+    if isinstance(workload.arrivals, TraceArrivals):
+        return TokenCount.empirical(getattr(workload.arrivals, name))
+    length = getattr(workload, name)
+    assert length is not None, "only a trace has lengths of its own"
+    return token_count(length)
+
+
+def _is_mean_of(mean: float, planned: TokenCount, requests: Figure | None) -> bool:
+    """True if so many lengths that are drawn from the plan's may have this mean."""
+    count = max(1.0, requests.value if requests is not None else ASSUMED_REQUESTS)
+    variation = math.sqrt(max(0.0, planned.second_moment / planned.mean**2 - 1.0))
+    off = TOKENS_OFF + SAMPLING_DEVIATIONS * variation / math.sqrt(count)
+    return abs(mean - planned.mean) <= off * planned.mean
+
+
+def _as_long(workload: ServingWorkload, name: str, mean: float) -> dict[str, float] | None:
+    """Lengths of this mean, fixed or lognormal as the plan's are; None where the plan's are those of a list or a trace."""
+    if isinstance(workload.arrivals, TraceArrivals):
+        return None
+    length = getattr(workload, name)
+    if isinstance(length, EmpiricalLength):
+        return None
+    if isinstance(length, LognormalLength):
+        return {"mean": mean, "p95": mean * length.p95 / length.mean}
+    return {"fixed": max(1, round(mean))}
+
+
+@dataclass(frozen=True, slots=True)
+class _SentLoad:
+    """The load that a log says was sent: at a rate, or so many requests at once."""
+
+    requests_per_s: Figure | None
+    at_once: float | None
+    words: str
+
+
+def _load(stated: Stated, workload: ServingWorkload) -> Iterator[Mismatch]:
+    arrivals, sent = workload.arrivals, _sent(stated)
+    if isinstance(arrivals, ClosedArrivals):
+        yield from _closed(stated, sent, arrivals)
+        return
+    planned = f"{arrivals.requests_per_s:g} requests/s"
+    if sent is not None:
+        rates = [each.requests_per_s for each in arrivals.intervals] if isinstance(arrivals, ScheduleArrivals) else []
+        if not any(_is_rate(sent.requests_per_s, each) for each in (arrivals.requests_per_s, *rates)):
+            option, changed = _to_load(sent)
+            yield Mismatch("load", sent.words, planned, option, {} if isinstance(arrivals, TraceArrivals) else changed)
+        planned_cv, cv = _planned_cv(workload), stated.arrival_cv
+        if (
+            sent.requests_per_s is not None
+            and planned_cv is not None
+            and cv is not None
+            and abs(cv.value - planned_cv) > CV_OFF
+        ):
+            yield Mismatch("coefficient of variation of arrivals", f"{cv.value:.3g}", f"{planned_cv:.3g}")
+    elif stated.answered_per_s is not None:
+        answered_per_s = stated.answered_per_s.value
+        if abs(answered_per_s - arrivals.requests_per_s) > ANSWERED_OFF * arrivals.requests_per_s:
+            yield Mismatch("load", f"{answered_per_s:.4g} requests/s answered", planned, f"--rate {answered_per_s:.4g}")
+
+
+def _planned_cv(workload: ServingWorkload) -> float | None:
+    match workload.arrivals:
+        case PoissonArrivals():
+            return 1.0
+        case GammaArrivals():
+            return workload.arrivals.cv
+    return None
+
+
+def _closed(stated: Stated, sent: _SentLoad | None, arrivals: ClosedArrivals) -> Iterator[Mismatch]:
+    planned, mean = f"{arrivals.concurrency} requests at once", stated.mean_concurrency
+    if sent is not None and not stated.is_queued:
+        if sent.at_once != arrivals.concurrency:
+            yield Mismatch("load", sent.words, planned, *_to_load(sent))
+    elif mean is not None and not LEAST_BUSY <= mean.value / arrivals.concurrency <= 1.0 + RATE_OFF:
+        yield Mismatch("load", f"{mean} requests at once on average", planned, f"--concurrency {math.ceil(mean.value)}")
+    each = arrivals.requests_per_client
+    if each is not None and stated.requests is not None and stated.requests.value != each * arrivals.concurrency:
+        yield Mismatch("requests of the run", str(stated.requests), str(each * arrivals.concurrency))
+
+
+def _sent(stated: Stated) -> _SentLoad | None:
+    """The load that a log states; None where it states none."""
+    sent, limit, answered = stated.requests_per_s, stated.max_concurrency, stated.answered_per_s
+    if stated.is_queued:
+        mean = "" if stated.mean_concurrency is None else f", {stated.mean_concurrency} on average"
+        return _SentLoad(None, None, f"as many requests at once as the engine lets in{mean}")
+    if sent is not None and math.isfinite(sent.value):
+        if limit is None or (answered is not None and answered.value >= KEPT_UP * sent.value):
+            return _SentLoad(sent, None, f"{sent} requests/s")
+        return _SentLoad(None, limit.value, f"{limit} requests at once, at most {sent} requests/s")
+    if limit is not None:
+        return _SentLoad(None, limit.value, f"{limit} requests at once")
+    if sent is None:
+        return None
+    if stated.requests is None:
+        return _SentLoad(None, None, "all requests at once")
+    return _SentLoad(None, stated.requests.value, f"all {stated.requests} requests at once")
+
+
+def _to_load(sent: _SentLoad) -> tuple[str, dict[str, Any]]:
+    """The option and the field of a workload that has this load; nothing where there is none such."""
+    if sent.requests_per_s is not None:
+        rate = sent.requests_per_s.value
+        return f"--rate {rate:g}", {"arrivals": {"process": "poisson", "requests_per_s": rate}}
+    if sent.at_once is not None and sent.at_once == round(sent.at_once):
+        at_once = round(sent.at_once)
+        return f"--concurrency {at_once}", {"arrivals": {"process": "closed", "concurrency": at_once}}
+    return "", {}
+
+
+def _is_rate(stated: Figure | None, planned: float) -> bool:
+    return stated is not None and abs(stated.value - planned) <= RATE_OFF * planned
