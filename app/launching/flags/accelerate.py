@@ -26,6 +26,7 @@ class AccelerateKeys:
     strategy: str | None = None
     reshard: str | None = None
     offloaded: bool | None = None
+    loaded_once: bool | None = None
     checkpointing: bool | None = None
     deepspeed_file: str | None = None
     zero_stage: int | None = None
@@ -77,6 +78,7 @@ ACCELERATE = FlagTable(
         _of(_FSDP, "fsdp-reshard-after-forward", "reshard", _upper),
         _of(_FSDP, "fsdp-offload-params", "offloaded", truth),
         _of(_FSDP, "fsdp-activation-checkpointing", "checkpointing", truth),
+        _of(_FSDP, "fsdp-cpu-ram-efficient-loading", "loaded_once", truth),
         _of(_DEEPSPEED, "deepspeed-config-file", "deepspeed_file", str),
         _of(_DEEPSPEED, "zero-stage", "zero_stage", _stage),
         _of(_DEEPSPEED, "offload-optimizer-device", "optimizer_to", str),
@@ -93,9 +95,7 @@ ACCELERATE = FlagTable(
         **dict.fromkeys(("rdzv-conf", "max-restarts", "monitor-interval", "num-cpu-threads-per-process", "tee"), True),
         **dict.fromkeys(("use-cpu", "tpu-env", "tpu-use-cluster", "tpu-use-sudo", "tpu-name", "tpu-zone", "commands"), True),
         **dict.fromkeys(("downcast-bf16", "enable-cpu-affinity", "command-file", "tpu-vm"), True),
-        **dict.fromkeys(
-            _keys(_FSDP, "fsdp-state-dict-type", "fsdp-cpu-ram-efficient-loading", "fsdp-sync-module-states"), True
-        ),
+        **dict.fromkeys(_keys(_FSDP, "fsdp-state-dict-type", "fsdp-sync-module-states"), True),
         **dict.fromkeys(_keys(_DEEPSPEED, "deepspeed-multinode-launcher", "gradient-clipping", "zero3-init-flag"), True),
         **dict.fromkeys(_keys(_DEEPSPEED, "zero3-save-16bit-model", "deepspeed-hostfile", "deepspeed-inclusion-filter"), True),
         **dict.fromkeys(_keys(_DEEPSPEED, "offload-optimizer-nvme-path", "offload-param-nvme-path"), True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from meshwright.app.launching.flags.flag import GivenFlag
@@ -33,6 +34,15 @@ class StatedServer:
     job: BatchJob | None = None
 
 
+class Loaders(StrEnum):
+    """The ranks that read a checkpoint's weights into host memory when a run starts."""
+
+    NONE = "none"
+    """Weights are drawn, or read, where they are needed."""
+    FIRST = "the first rank of a node"
+    EACH = "each rank"
+
+
 @dataclass(frozen=True, slots=True)
 class StatedTraining:
     """The command of a training run, in the words of plans; None where it says nothing.
@@ -44,6 +54,7 @@ class StatedTraining:
     parts               decoder layers of each stage or virtual stage in order of the model; empty: evenly
     accumulation        micro-batches of a replica, where they are said and not the batch
     workload            fields of the request's workload
+    loaders             the ranks that read the checkpoint into host memory first
     problems            rules of the launcher that it breaks, whatever the model and the devices are
     """
 
@@ -80,6 +91,7 @@ class StatedTraining:
     stages: StageChoices = USUAL_STAGE
     offload: Offload = NOTHING_OFFLOADED
     workload: Mapping[str, Any] = field(default_factory=dict)
+    loaders: Loaders = Loaders.NONE
 
 
 Stated = StatedServer | StatedTraining

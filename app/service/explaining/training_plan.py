@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from meshwright.app.base.figures import gib
 from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans
 from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.app.launching.exporters.shape import is_layer
-from meshwright.app.service.explaining.stated import StatedTraining
+from meshwright.app.service.explaining.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.pipeline import Schedule
@@ -27,7 +28,7 @@ from meshwright.solver.training.space.schedules import PLAIN, Pipelining
 
 def broken_rules(request: TrainingRequest, stated: StatedTraining) -> tuple[str, ...]:
     """Return why a launcher refuses a command on the devices of a request; empty where it does not."""
-    return (*stated.problems, *_of_devices(request, stated), *_of_model(request, stated))
+    return (*stated.problems, *_of_devices(request, stated), *_of_model(request, stated), *_of_hosts(request, stated))
 
 
 def _of_devices(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]:
@@ -74,6 +75,22 @@ def _of_model(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]
         yield f"the stages hold {sum(stated.parts)} layers, the model has {layers}"
     elif not stated.parts and layers % (stated.pp * stated.chunks):
         yield f"{layers} layers do not divide by {stated.pp * stated.chunks} stages or virtual stages"
+
+
+def _of_hosts(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]:
+    """What its ranks read into host memory before anything is on a device, in the working format or the 16 bits that
+    checkpoints have."""
+    if stated.loaders is Loaders.NONE:
+        return
+    node = min((group.node for group in request.cluster.groups), key=lambda each: each.host_memory_bytes)
+    ranks = 1 if stated.loaders is Loaders.FIRST else min(world_of(request, stated), node.devices_per_node)
+    loaded_bytes = request.model.parameters() * request.workload.precision.size_bytes
+    if ranks * loaded_bytes > node.host_memory_bytes:
+        once = ": fsdp_cpu_ram_efficient_loading, ZeRO-3 or fewer ranks a node read it once" if ranks > 1 else ""
+        yield (
+            f"out of host memory at the start: {stated.loaders.value} reads the {gib(loaded_bytes)} of weights, "
+            f"{gib(ranks * loaded_bytes)} on a node that has {gib(node.host_memory_bytes)}{once}"
+        )
 
 
 def world_of(request: TrainingRequest, stated: StatedTraining) -> int:

@@ -9,10 +9,10 @@ from typing import Any
 from meshwright.app.launching.flags.accelerate import ACCELERATE, AccelerateKeys
 from meshwright.app.launching.flags.flag import GivenFlag, ReadCommand
 from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
-from meshwright.app.service.explaining.launchers.deepspeed import deepspeed_config, guessed, stated_by_keys
+from meshwright.app.service.explaining.launchers.deepspeed import deepspeed_config, guessed, loaders_of, stated_by_keys
 from meshwright.app.service.explaining.launchers.trainer import ADAPTED, TrainerRun, trainer_run
 from meshwright.app.service.explaining.start import Start
-from meshwright.app.service.explaining.stated import StatedTraining
+from meshwright.app.service.explaining.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer
 from meshwright.costmodels.units import DType
@@ -130,6 +130,7 @@ def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Laun
         if backend == "DEEPSPEED"
         else _by_pytorch(keys, trainer, start, read.given, is_sharded=backend == "FSDP")
     )
+    found = replace(found, loaders=_loaders(found, read, trainer, keys, is_sharded=backend == "FSDP"))
     found = replace(found, notes=(*guessed(start, read.fields.get("config_file"), trainer.deepspeed_file), *found.notes))
     work = dict(found.workload)
     if trainer.adapter is not None:
@@ -137,6 +138,18 @@ def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Laun
     if trainer.launcher is not Launcher.HF_TRAINER:
         work = work | ({"precision": DType.BF16.value} if _is_half(trainer) else {})
     return replace(found, launcher=launcher, workload=work)
+
+
+def _loaders(
+    found: StatedTraining, read: ReadCommand, trainer: TrainerRun, keys: AccelerateKeys, *, is_sharded: bool
+) -> Loaders:
+    """FSDP's ranks read once a node where they are told to: Accelerate's own configuration does unless told otherwise
+    (commands/launch.py), the Trainer's arguments only where they say so (training_args.py)."""
+    if not is_sharded:
+        return found.loaders if found.loaders is not Loaders.NONE else loaders_of(trainer, Loaders.EACH)
+    by_accelerate = bool(read.fields)
+    once = by_accelerate if keys.loaded_once is None else keys.loaded_once
+    return loaders_of(trainer, Loaders.FIRST if once else Loaders.EACH)
 
 
 def _is_half(trainer: TrainerRun) -> bool:

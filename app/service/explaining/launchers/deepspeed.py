@@ -10,7 +10,7 @@ from meshwright.app.launching.flags.deepspeed import AUTO, DEEPSPEED, DeepSpeedK
 from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
 from meshwright.app.service.explaining.launchers.trainer import TrainerRun, trainer_run
 from meshwright.app.service.explaining.start import Start
-from meshwright.app.service.explaining.stated import StatedTraining
+from meshwright.app.service.explaining.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import Offload, Optimizer, Tier
 from meshwright.costmodels.pipeline import Schedule
@@ -107,7 +107,19 @@ def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Star
         recompute=Recompute.FULL if trainer.recomputes or (keys.recomputed or 0) > 0 else Recompute.NONE,
         offload=_offload(keys),
         workload=_workload(keys, trainer),
+        loaders=loaders_of(trainer, Loaders.FIRST if keys.zero_stage == 3 else Loaders.EACH),
     )
+
+
+def loaders_of(trainer: TrainerRun, of_checkpoint: Loaders) -> Loaders:
+    """Return the ranks that read the checkpoint whose weights a trainer begins with; none where it names none, or reads it in
+    four bits, which go to the device one by one.
+
+    Under ZeRO-3 the first rank reads, as under FSDP where that is asked for: the others hold no weights until they have their
+    share (transformers, modeling_utils.py, load_state_dict).
+    """
+    has_checkpoint = trainer.arguments.model is not None and not trainer.arguments.four_bits
+    return of_checkpoint if has_checkpoint else Loaders.NONE
 
 
 def _offload(keys: DeepSpeedKeys) -> Offload:

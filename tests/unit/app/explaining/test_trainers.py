@@ -11,6 +11,7 @@ from meshwright.app.launching.exporters.launch import script
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.requests.one_line import OneLine
 from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained
+from meshwright.app.service.explaining.explanation import Verdict
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.reading import read_command
 from meshwright.app.service.explaining.stated import StatedTraining
@@ -172,6 +173,45 @@ def test_adapters_are_those_of_the_request() -> None:
     assert stated(FACTORY).workload["adapter"] == {"rank": 8, "targets": every, "base_format": "working"}
     asked = asked_of(FACTORY, OneLine("llama-3.1-8b", gpus="8xH100"), resolve)
     assert asked.request.workload.adapter.rank == 8  # type: ignore[union-attr]
+
+
+FSDP = "--bf16 --fsdp full_shard"
+ONCE = """compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+fsdp_config: {fsdp_version: 1}
+num_processes: 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "loaders"),
+    [
+        (f"torchrun --nproc_per_node 8 {TRAINER} {FSDP}", "each rank"),
+        (f"torchrun --nproc_per_node 8 {TRAINER} {FSDP} --fsdp_config '{{\"cpu_ram_efficient_loading\": true}}'", "the first"),
+        (f"accelerate launch --num_processes 8 --use_fsdp {TRAINER}", "the first"),
+        (f"accelerate launch --use_fsdp --fsdp_cpu_ram_efficient_loading false {TRAINER}", "each rank"),
+        (f"accelerate launch --config_file once.yaml {TRAINER}", "the first"),
+        (f"torchrun --nproc_per_node 8 {TRAINER}", "each rank"),
+        (f"deepspeed --num_gpus 8 {TRAINER} --deepspeed ds_z3_config.json", "the first"),
+        (f"deepspeed --num_gpus 8 {TRAINER} --deepspeed ds_z2_config.json", "each rank"),
+        ("trl sft --config qlora.yaml", "none"),
+    ],
+)
+def test_who_reads_the_checkpoint(command: str, loaders: str) -> None:
+    qlora = "model_name_or_path: Qwen/Qwen2.5-0.5B\nuse_peft: true\nload_in_4bit: true\n"
+    assert stated(command, once_yaml=ONCE, qlora_yaml=qlora).loaders.value.startswith(loaders)
+
+
+def test_a_checkpoint_that_each_rank_reads_is_too_much_for_a_host() -> None:
+    words = "train.py --model_name_or_path meta-llama/Llama-3.1-70B --per_device_train_batch_size 1 --block_size 4096 --bf16"
+    each = f"torchrun --nproc_per_node 8 {words} --fsdp 'full_shard offload'"
+    line = OneLine("", gpus="8xA100", batch="64", host_memory="1000GB")
+    found = explained(asked_of(each, line, resolve))
+    assert found.verdict is Verdict.DOES_NOT_START
+    assert "out of host memory at the start: each rank reads the 131.4 GiB" in found.problems[0]
+    assert "1051.3 GiB on a node that has 931.3 GiB" in found.problems[0]
+    once = f"{each} --fsdp_config '{{\"cpu_ram_efficient_loading\": true}}'"
+    assert not any("at the start" in problem for problem in explained(asked_of(once, line, resolve)).problems)
 
 
 def test_what_a_name_says_is_told() -> None:
