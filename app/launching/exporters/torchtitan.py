@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 from meshwright.app.launching.exporters.command import Words, command_text, flag, model_parts, node_assumptions, torchrun
 from meshwright.app.launching.exporters.export import Export
@@ -123,11 +124,11 @@ _SIZE = re.compile(r"^    '(\w+)': (\d{1,9}|True|False),$", re.MULTILINE)
 def exported_model(text: str) -> RegisteredModel | None:
     """Return the model of the configuration of an export; None of another text."""
     said = {name: value == "True" if value[0] in "TF" else int(value) for name, value in _SIZE.findall(text)}
-    wanted = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
-    if not {*wanted, "qk_norm", "tied"} <= said.keys():
+    wanted = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "qk_norm", "tied")
+    if not set(wanted) <= said.keys():
         return None
-    sizes = [said[name] for name in wanted]
-    return RegisteredModel(PLAN_MODULE, PLAN_CONFIG, *sizes, qk_norm=bool(said["qk_norm"]), tied=bool(said["tied"]))
+    sizes: dict[str, Any] = {name: said[name] for name in wanted}
+    return RegisteredModel(PLAN_MODULE, PLAN_CONFIG, **sizes)
 
 
 def _own_configuration(shape: DecoderShape, graph: ModelGraph) -> str:
