@@ -16,6 +16,7 @@ from meshwright.app.launching.exporters.launch import launch
 from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
 from meshwright.app.launching.exporters.schedulers.job import RAY, SKYPILOT, require_named
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
+from meshwright.app.requests.one_line import OneLine, Task, request_of_line
 from meshwright.app.service.explaining.explain import Asked, Question, explained
 from meshwright.app.service.explaining.reading import read_command
 from meshwright.app.service.explaining.stated import StatedServer
@@ -579,3 +580,9 @@ def test_engines_that_a_scheduler_does_not_run_are_refused(scheduler: Scheduler)
     cluster = Cluster((replace(group, node=replace(group.node, device=device("gaudi-3"))),))
     with pytest.raises(ExportError, match="--on kubernetes"):
         job(AnsweredRequest(other.plan, replace(other.request, cluster=cluster)), scheduler, Launcher.VLLM)
+
+
+@pytest.mark.parametrize("name", ["dynamo", "llm-d", "ray-serve", "kserve", "skypilot"])
+def test_a_scheduler_of_servers_is_planned_for_as_a_launcher(name: str) -> None:
+    line = OneLine("qwen3-8b", gpus="8xH100", task=Task.SERVE, isl="2000", osl="300", rate="4", launcher=name)
+    assert request_of_line(line)["search"] == {"launcher": "vllm"} and name in list(Scheduler)
