@@ -154,10 +154,13 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
 
 
 def unlike(graph: ModelGraph, layers: LlamaLayers) -> tuple[str, ...]:
-    """Return in words what a model has that decoders of these layers have not; nothing of one of them."""
+    """Return in words what a model has that decoders of these layers have not; nothing of one of them, nor of a graph of the
+    user's own that is no decoder: what its operators are, its export asks."""
     try:
         shape = decoder_shape(graph)
     except ExportError as error:
+        if graph.hyperparameters is None:
+            return ()
         return (error.problem if error.given is None else str(error.given),)
     share = None if graph.hyperparameters is None else graph.hyperparameters.rotary_share
     found = (
