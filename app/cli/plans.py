@@ -11,7 +11,6 @@ import typer
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
 from meshwright.app.cli.options import AsJson, FullPage, output_file, output_folder
-from meshwright.solver.problem.choices import Launcher
 
 
 class TiesName(StrEnum):
@@ -79,7 +78,9 @@ def simulate(
 @exits
 def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
-    launcher: Annotated[Launcher, typer.Option("--to", help="Launcher to write for.")],
+    target: Annotated[
+        str, typer.Option("--to", metavar="LAUNCHER|SCHEDULER", help="Launcher to write for, or dynamo, llm-d, ray-serve ...")
+    ],
     scheduler: Annotated[
         str | None,
         typer.Option("--on", metavar="SCHEDULER", help="Write its job: slurm, kubernetes, skypilot, ray-serve and others."),
@@ -93,7 +94,7 @@ def export(
     from meshwright.app.cli.commands.exporting import ExportCommand, run_export
     from meshwright.app.cli.commands.planning import Output
 
-    command = ExportCommand(plan_source, launcher, scheduler, folder, Output.JSON if as_json else Output.PAGE)
+    command = ExportCommand(plan_source, target, scheduler, folder, Output.JSON if as_json else Output.PAGE)
     return run_export(command, environment_settings())
 
 

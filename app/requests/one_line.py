@@ -16,6 +16,8 @@ from meshwright.costmodels.errors import InvalidInputError
 REQUEST_SCHEMA = "meshwright.request/1"
 SERVING_LAUNCHER = "vllm"
 """The launcher of a serving request in one line that names none; that of request files is a launcher of training."""
+_OVER_AN_ENGINE = frozenset({"dynamo", "llm-d", "ray-serve", "kserve", "skypilot"})
+"""Schedulers of servers that are named as launchers: they start that launcher's, in its space."""
 
 
 class Task(StrEnum):
@@ -102,6 +104,8 @@ def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -
     if line.objective is not None:
         document["objective"] = line.objective
     launcher = line.launcher or (SERVING_LAUNCHER if task is Task.SERVE else None)
+    if task is Task.SERVE and launcher in _OVER_AN_ENGINE:
+        launcher = SERVING_LAUNCHER
     return document | ({"search": {"launcher": launcher}} if launcher else {})
 
 

@@ -14,6 +14,7 @@ from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import print_json, say
 from meshwright.app.cli.commands.planning import Output
 from meshwright.app.cli.commands.stored_plans import given_plan_document
+from meshwright.app.launching.exporters import LAUNCHERS, own_launcher
 from meshwright.app.launching.exporters.launch import export_document, launch, script, write_export
 from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
 from meshwright.app.requests.files import STDIN
@@ -21,16 +22,16 @@ from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.costmodels.errors import ExportError, InfeasibleError, InvalidInputError
 from meshwright.costmodels.names import did_you_mean
 from meshwright.solver.answer.plan import AnsweredRequest
-from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.switching import Switch, Traffic, switch_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ExportCommand:
-    """Options of ``export``: the plan's file or digest, the launcher, a scheduler's name, the folder, and what is printed."""
+    """Options of ``export``: the plan's file or digest, the name of a launcher or a scheduler, a scheduler's beside a
+    launcher's, the folder, and what is printed."""
 
     plan: str
-    launcher: Launcher
+    target: str
     scheduler: str | None
     folder: Path | None
     output: Output
@@ -41,9 +42,18 @@ def run_export(command: ExportCommand, settings: Settings) -> int:
 
     Raises InfeasibleError for an infeasible plan, ExportError for one that the launcher or the scheduler can't start.
     """
-    scheduler = None if command.scheduler is None else _scheduler(command.scheduler)
+    named = command.target if command.target in {each.value for each in Scheduler} else command.scheduler
+    scheduler = None if named is None else _scheduler(named)
+    if scheduler is not None and command.scheduler not in (None, scheduler.value):
+        raise ExportError("a job is for one scheduler", given=f"--to {command.target} --on {command.scheduler}")
     answered = read_plan_document(given_plan_document(command.plan, settings))
-    result = launch(answered, command.launcher)
+    # A scheduler that is named as the launcher starts the plan's own.
+    launcher = own_launcher(answered.request).value if command.target == named else command.target
+    if launcher not in LAUNCHERS:
+        names = [*LAUNCHERS, *(each.value for each in Scheduler)]
+        remedy = did_you_mean(launcher, names, otherwise="choose one of them")
+        raise ExportError("there is no such launcher", given=launcher, allowed=", ".join(names), remedy=remedy)
+    result = launch(answered, launcher)
     job = None if scheduler is None else job_file(result, answered, scheduler)
     folder = None if command.folder is None or is_stdout(command.folder) else command.folder
     written = [] if folder is None else write_export(result, folder, beside={} if job is None else {job.name: job.text})
@@ -56,7 +66,7 @@ def run_export(command: ExportCommand, settings: Settings) -> int:
     for assumption in () if job is None else job.assumptions:
         say(f"taken for granted: {assumption}")
     for lost in result.inexpressible:
-        say(f"{command.launcher} can't express: {lost}")
+        say(f"{launcher} can't express: {lost}")
     return EXIT_GOOD
 
 

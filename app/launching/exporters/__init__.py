@@ -33,10 +33,10 @@ from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, ServingMode
 from meshwright.solver.problem.launchers.server import ServingForm
-from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
+from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS, launcher_of
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 
-__all__ = ["LAUNCHERS", "Export", "export", "startable_by"]
+__all__ = ["LAUNCHERS", "Export", "export", "own_launcher", "startable_by"]
 
 
 _TRAINING: Mapping[Launcher, Callable[[Plan, TrainingRequest], Export]] = MappingProxyType(
@@ -127,6 +127,13 @@ def _require_form(plan: Plan, launcher: Launcher) -> None:
 
 _NEVER = {ServingForm.SWITCHED.value: "no launcher changes the layout of a server between prompts and answers"}
 """Words on forms that no launcher starts."""
+
+
+def own_launcher(request: PlanRequest) -> Launcher:
+    """Return the launcher that a request names, or that of its engine."""
+    if isinstance(request, ServingRequest):
+        return launcher_of(request.search.engine) or next(iter(SERVERS))
+    return request.search.launcher
 
 
 def startable_by(plan: Plan, request: PlanRequest, preferred: Launcher) -> Launcher | None:

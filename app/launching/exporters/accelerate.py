@@ -13,7 +13,6 @@ from meshwright.app.launching.exporters.hugging_face import (
     backend_of,
     lost,
     recomputes,
-    require_trainable,
 )
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
@@ -27,7 +26,6 @@ SCRIPT = "train.py"
 def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The configuration of what shards, and the line that starts a script with it."""
     plan = pipeline_plan(answer)
-    require_trainable(plan, request.workload, launcher="Accelerate")
     return Export(
         launcher=Launcher.ACCELERATE,
         version=VERSION,

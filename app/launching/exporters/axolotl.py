@@ -23,7 +23,6 @@ from meshwright.app.launching.exporters.hugging_face import (
     fsdp_keys,
     lost,
     recomputes,
-    require_trainable,
     shard_degrees,
     synchronised,
 )
@@ -45,7 +44,6 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The configuration, DeepSpeed's where it runs the plan, and torchrun over Axolotl's trainer."""
     plan = pipeline_plan(answer)
     workload = request.workload
-    require_trainable(plan, workload, launcher="Axolotl")
     parts = [*torchrun(request, plan.devices), ("-m", "axolotl.cli.train", CONFIG)]
     return Export(
         launcher=Launcher.AXOLOTL,

@@ -11,7 +11,6 @@ from meshwright.app.launching.exporters.command import Words, command_text, devi
 from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.implemented import not_as_stated
 from meshwright.app.launching.exporters.launchable import recompute_differs, recompute_mode
-from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Optimizer, Tier
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import OperatorKind
@@ -56,17 +55,6 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     )
 
 
-def _optimizer(optimizer: Optimizer) -> dict[str, object]:
-    if optimizer not in _OPTIMIZERS:
-        raise ExportError(
-            "DeepSpeed's configuration names no such optimizer",
-            given=optimizer.value,
-            allowed=", ".join(known.value for known in _OPTIMIZERS),
-            remedy="make it in the script, and pass it to deepspeed.initialize",
-        )
-    return _OPTIMIZERS[optimizer]
-
-
 def ds_config(plan: PipelinePlan, workload: TrainingWorkload) -> dict[str, object]:
     """The configuration document.
 
@@ -80,7 +68,7 @@ def ds_config(plan: PipelinePlan, workload: TrainingWorkload) -> dict[str, objec
     config |= {
         "train_micro_batch_size_per_gpu": microbatch.size,
         "gradient_accumulation_steps": microbatch.count,
-        "optimizer": _optimizer(plan.trained_by(workload)),
+        "optimizer": _OPTIMIZERS[plan.trained_by(workload)],
         "zero_optimization": _zero_optimization(plan),
         "data_types": {"grad_accum_dtype": workload.gradient_dtype.value},
     }

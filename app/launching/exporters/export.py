@@ -51,6 +51,14 @@ class ServerGroup:
     engine: Engine | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ServerPools:
+    """Servers of a prefill and of a decode pool, those of a pool equal; their engines are told apart."""
+
+    prefill: ServerGroup
+    decode: ServerGroup
+
+
 @dataclass(frozen=True)
 class Export:
     """The launch of a plan.
@@ -58,6 +66,7 @@ class Export:
     launcher, version   the launcher, and its release whose flags these are
     command             what to run on every node, from the directory that holds ``files``
     servers             what the command starts where it serves with equal servers, else none
+    pools               the servers of a plan of two pools, else none
     host_file           name of the file of nodes from which the command, run on the first, starts the others; usually none
     files               text of each file by name
     inexpressible       what of the plan the launcher can't do, and what happens instead
@@ -72,3 +81,4 @@ class Export:
     assumptions: tuple[str, ...] = ()
     host_file: str | None = None
     servers: ServerGroup | None = None
+    pools: ServerPools | None = None

@@ -15,7 +15,6 @@ from meshwright.app.launching.exporters.hugging_face import (
     deepspeed_files,
     fsdp_keys,
     lost,
-    require_trainable,
     synchronised,
     trainer_keys,
 )
@@ -36,7 +35,6 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The Trainer's arguments, the files that they name, and torchrun."""
     plan = pipeline_plan(answer)
     workload = request.workload
-    require_trainable(plan, workload, launcher="the Trainer")
     backend = backend_of(plan)
     named: list[Words] = []
     files = deepspeed_files(plan, workload)

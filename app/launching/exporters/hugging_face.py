@@ -15,8 +15,6 @@ from meshwright.app.launching.exporters.command import PORT, ShellVariable, Word
 from meshwright.app.launching.exporters.deepspeed import NVME_PATH, ds_config
 from meshwright.app.launching.exporters.implemented import not_as_stated
 from meshwright.app.launching.exporters.launchable import recompute_mode
-from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.adapter import Adapter, BaseFormat
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.units import DType
@@ -55,13 +53,6 @@ def backend_of(plan: PipelinePlan) -> Backend:
     if plan.devices == 1:
         return Backend.NONE
     return {0: Backend.DDP, 1: Backend.DEEPSPEED}.get(stage.zero_stage, Backend.FSDP)
-
-
-def require_trainable(plan: PipelinePlan, workload: TrainingWorkload, *, launcher: str) -> None:
-    """Refuse optimizers other than AdamW; raises ExportError."""
-    optimizer = plan.trained_by(workload)
-    if optimizer is not Optimizer.ADAMW:
-        raise ExportError(f"exports to {launcher} train with AdamW", given=optimizer.value, allowed="adamw")
 
 
 def shard_degrees(plan: PipelinePlan) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from meshwright.app.launching.exporters.hugging_face import (
     deepspeed_files,
     lost,
     recomputes,
-    require_trainable,
     synchronised,
     trainer_keys,
 )
@@ -42,7 +41,6 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The configuration, what shards, and the line that starts LLaMA-Factory's own entry of each process."""
     plan = pipeline_plan(answer)
     workload = request.workload
-    require_trainable(plan, workload, launcher="LLaMA-Factory")
     backend = backend_of(plan)
     keys = trainer_keys(plan, workload)
     # Its own switch of checkpoints is on unless it is turned off; FSDP's recomputes under FSDP.

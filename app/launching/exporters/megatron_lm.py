@@ -16,8 +16,6 @@ from meshwright.app.launching.exporters.command import (
 )
 from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.implemented import (
-    LatentShape,
-    MixtureShape,
     megatron_dropout,
     megatron_lost,
     megatron_overlaps,
@@ -25,7 +23,6 @@ from meshwright.app.launching.exporters.implemented import (
     say,
 )
 from meshwright.app.launching.exporters.launchable import recompute_differs, recompute_mode
-from meshwright.app.launching.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
@@ -36,6 +33,16 @@ from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.hyperparameters import Hyperparameters, RotaryScaling, RotaryScalingKind, RouterRule, RouterScore
+from meshwright.solver.problem.launchers.decoders import (
+    DecoderShape,
+    FeedForward,
+    LatentShape,
+    MixtureShape,
+    Norm,
+    Positions,
+    decoder_shape,
+    is_layer,
+)
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "core 0.16 to 0.20"

@@ -21,9 +21,6 @@ from meshwright.app.launching.exporters.command import (
 from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.implemented import not_as_stated
 from meshwright.app.launching.exporters.launchable import recompute_differs, recompute_mode
-from meshwright.app.launching.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
-from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.pipeline import PipelineRuntime, Schedule, names_in
@@ -33,6 +30,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.hyperparameters import Hyperparameters, RotaryScaling, RotaryScalingKind
+from meshwright.solver.problem.launchers.decoders import DecoderShape, decoder_shape, is_layer
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "2.13.0"
@@ -50,8 +48,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The program, the plan's choices, and torchrun; raises ExportError for a model that is no plain decoder."""
     plan = pipeline_plan(answer)
     workload, graph = request.workload, request.model
-    _require_trainable(plan, workload)
-    shape = _plain_decoder(graph)
+    shape = decoder_shape(graph)
     return Export(
         launcher=Launcher.PYTORCH,
         version=VERSION,
@@ -69,42 +66,6 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
             *_weights(workload),
         ),
     )
-
-
-def _require_trainable(plan: PipelinePlan, workload: TrainingWorkload) -> None:
-    optimizer = plan.trained_by(workload)
-    if optimizer not in (Optimizer.ADAMW, Optimizer.SGD_MOMENTUM):
-        raise ExportError("the program trains with AdamW or SGD", given=optimizer.value, allowed="adamw, sgd_momentum")
-    if workload.precision not in (DType.BF16, DType.FP32):
-        raise ExportError("the program scales no losses", given=workload.precision.value, allowed="bf16, fp32")
-
-
-def _plain_decoder(graph: ModelGraph) -> DecoderShape:
-    """The sizes of a decoder of Llama's layers; raises ExportError for any other."""
-    shape = decoder_shape(graph)
-    share = None if graph.hyperparameters is None else graph.hyperparameters.rotary_share
-    strange = [
-        said
-        for said, is_so in (
-            ("experts", shape.mixture is not None),
-            ("latent attention", shape.latent is not None),
-            (f"a feed-forward network of {shape.gate.value}", shape.gate is not FeedForward.SWIGLU),
-            ("norms of mean and variance", shape.norm is not Norm.RMS),
-            (f"{shape.positions.value} positions", shape.positions is not Positions.ROTARY),
-            ("rotary positions of a share of each head", share not in (None, 1.0)),
-            ("biases of all matrices", shape.linear_bias),
-            (f"a window of {shape.window} tokens", shape.window is not None),
-            *((oddity, True) for oddity in shape.oddities),
-        )
-        if is_so
-    ]
-    if strange:
-        raise ExportError(
-            "the program has decoders of Llama's layers",
-            given="; ".join(strange),
-            remedy="export to megatron-lm, or put the model's own layers in the program",
-        )
-    return shape
 
 
 def _choices(plan: PipelinePlan, request: TrainingRequest, shape: DecoderShape) -> dict[str, Any]:

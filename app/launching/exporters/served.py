@@ -7,13 +7,13 @@ import math
 import re
 from dataclasses import replace
 
-from meshwright.app.launching.exporters.shape import is_layer
 from meshwright.app.models.catalog.copies import hub_id_of
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import CACHE_BLOCK_TOKENS, ServingEngine
 from meshwright.costmodels.serving.speculation import HAS_CHECKPOINT, Draft
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.layouts import Workers
+from meshwright.solver.problem.launchers.decoders import is_layer
 from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import EmpiricalLength, FixedLength, TraceArrivals
 from meshwright.solver.verify.serving.degrees import kv_bytes_per_token

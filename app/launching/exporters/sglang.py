@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from meshwright.app.launching.exporters.command import ShellVariable, Words, command_text, flag
-from meshwright.app.launching.exporters.export import Engine, Export, ServerGroup
+from meshwright.app.launching.exporters.export import Engine, Export, ServerGroup, ServerPools
 from meshwright.app.launching.exporters.served import (
     checkpoint,
     checkpoint_assumption,
@@ -75,14 +75,14 @@ def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Ex
         ),
         inexpressible=lost_in_words(workers.axes, request),
         assumptions=(*server_assumptions(plan.model, workers, request), *_replica_assumptions(workers, together=together)),
-        servers=_servers(plan.model, workers, request, together=together),
+        servers=_servers(plan.model, workers, request, together=together, more=_mixed_words(workers.axes, request)),
     )
 
 
-def _servers(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> ServerGroup:
-    """The servers of the command: one of all replicas ``together``, else one a replica."""
+def _servers(model: str, workers: Workers, request: ServingRequest, *, together: bool, more: Sequence[Words]) -> ServerGroup:
+    """The servers of the command: one of all replicas ``together``, else one a replica; ``more`` flags of each."""
     axes = workers.axes
-    parts = (*_layout_words(axes, request.workload), *_load_words(workers, request), *_mixed_words(axes, request))
+    parts = (*_layout_words(axes, request.workload), *_load_words(workers, request), *more)
     return ServerGroup(
         count=1 if together else workers.count,
         nodes=_nodes(axes, request),
@@ -311,19 +311,11 @@ def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
     require_engine(request, ServingEngine.SGLANG)
     prefill, decode = pools.prefill_workers, pools.decode_workers
     _require_connectable(prefill.axes, decode.axes)
+    of_prefill = [*_pool_words("prefill"), flag("disaggregation-bootstrap-port", BOOTSTRAP_PORT)]
+    pools_of = ((PREFILL_FILE, prefill, of_prefill), (DECODE_FILE, decode, _pool_words("decode")))
     commands = {
-        name: server_command(
-            plan.model,
-            workers,
-            request,
-            together=False,
-            port=PORT + index,
-            more=[
-                (*flag("disaggregation-mode", mode), *flag("disaggregation-transfer-backend", "nixl")),
-                *([flag("disaggregation-bootstrap-port", BOOTSTRAP_PORT)] if mode == "prefill" else []),
-            ],
-        )
-        for index, (name, mode, workers) in enumerate(((PREFILL_FILE, "prefill", prefill), (DECODE_FILE, "decode", decode)))
+        name: server_command(plan.model, workers, request, together=False, port=PORT + index, more=more)
+        for index, (name, workers, more) in enumerate(pools_of)
     }
     commands[ROUTER_FILE] = _router_command()
     return Export(
@@ -338,7 +330,14 @@ def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
             *dict.fromkeys(said for each in (prefill, decode) for said in server_assumptions(plan.model, each, request)),
             *_pool_assumptions(prefill, decode),
         ),
+        pools=ServerPools(
+            *(_servers(plan.model, workers, request, together=False, more=more) for _, workers, more in pools_of)
+        ),
     )
+
+
+def _pool_words(mode: str) -> list[Words]:
+    return [(*flag("disaggregation-mode", mode), *flag("disaggregation-transfer-backend", "nixl"))]
 
 
 def _router_command() -> str:

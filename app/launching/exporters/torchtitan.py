@@ -5,16 +5,16 @@ Rules are those of torchtitan/distributed/parallel_dims.py, models/common/decode
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
 
 from meshwright.app.launching.exporters.command import Words, command_text, flag, model_parts, node_assumptions, torchrun
 from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.implemented import torchtitan_compiles, torchtitan_graphs, torchtitan_lost
 from meshwright.app.launching.exporters.launchable import recompute_differs, recompute_mode
-from meshwright.app.launching.exporters.shape import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
 from meshwright.app.launching.flags.torchtitan import TORCHTITAN
-from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.pipeline import PipelineRuntime, Schedule, names_in
@@ -22,6 +22,9 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.hyperparameters import Hyperparameters, RotaryScalingKind
+from meshwright.solver.problem.launchers.decoders import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 VERSION = "0.3.0"
@@ -31,7 +34,10 @@ PLAN_CONFIG = "planned"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredModel:
-    """A configuration that torchtitan ships: its module and function, and the sizes it builds."""
+    """A configuration that torchtitan ships, or one of an export: its module and function, and the sizes it builds.
+
+    ``is_bf16`` is False of one that turns on float8 and torch.compile, which no plan is exported with.
+    """
 
     module: str
     config: str
@@ -44,6 +50,7 @@ class RegisteredModel:
     vocab: int
     qk_norm: bool = False
     tied: bool = False
+    is_bf16: bool = True
 
     def builds(self, shape: DecoderShape) -> bool:
         """Return True if the configuration has these sizes."""
@@ -54,12 +61,10 @@ class RegisteredModel:
         return sizes == own and plain and habits and not (shape.qkv_bias or shape.linear_bias or shape.oddities or shape.window)
 
 
-LLAMA3_405B = RegisteredModel("llama3", "llama3_405b", 126, 16384, 128, 8, 128, 53248, 128256)
-
 MODELS = (
     RegisteredModel("llama3", "llama3_8b", 32, 4096, 32, 8, 128, 14336, 128256),
     RegisteredModel("llama3", "llama3_70b", 80, 8192, 64, 8, 128, 28672, 128256),
-    LLAMA3_405B,
+    RegisteredModel("llama3", "llama3_405b", 126, 16384, 128, 8, 128, 53248, 128256, is_bf16=False),
     RegisteredModel("qwen3", "qwen3_0_6b", 28, 1024, 16, 8, 128, 3072, 151936, qk_norm=True, tied=True),
     RegisteredModel("qwen3", "qwen3_1_7b", 28, 2048, 16, 8, 128, 6144, 151936, qk_norm=True, tied=True),
     RegisteredModel("qwen3", "qwen3_14b", 40, 5120, 40, 8, 128, 17408, 151936, qk_norm=True),
@@ -67,30 +72,18 @@ MODELS = (
 )
 """Dense configurations of torchtitan 0.3.0, sizes read from what their functions build."""
 
-_PLAN_405B = '''"""Llama-3.1-405B in bf16. torchtitan's own configuration turns on float8 and torch.compile."""
-
-from torchtitan.models.llama3 import model_registry
-from torchtitan.models.llama3.config_registry import llama3_70b
-from torchtitan.trainer import Trainer
-
-
-def planned() -> Trainer.Config:
-    """The 70B configuration, which has the same vocabulary and length, with the 405B model in it."""
-    config = llama3_70b()
-    config.model_spec = model_registry("405B")
-    config.hf_assets_path = "./assets/hf/Llama-3.1-405B"
-    return config
-'''
+_BASES = {False: ("llama3", "llama3_70b"), True: ("qwen3", "qwen3_32b")}
+"""By norms of heads: the module, and its configuration in bf16 that has the most layers, which other sizes are put into."""
 
 
 def export_plan(answer: Plan, request: TrainingRequest) -> Export:
-    """Flags of parallelism, batch, checkpointing and stage borders; raises ExportError for a model torchtitan has not."""
+    """Flags of parallelism, batch, checkpointing and stage borders; of a model that torchtitan has no
+    configuration of, one of its sizes."""
     plan = pipeline_plan(answer)
     workload = request.workload
-    _require_trainable(plan, workload)
-    model = registered_model(decoder_shape(request.model))
-    own_module = model is LLAMA3_405B
-    module, config = (PLAN_MODULE, PLAN_CONFIG) if own_module else (model.module, model.config)
+    shape = decoder_shape(request.model)
+    model = _registered(shape)
+    module, config = (PLAN_MODULE, PLAN_CONFIG) if model is None else (model.module, model.config)
     parts = [
         *torchrun(request, plan.devices),
         ("-m", "torchtitan.train"),
@@ -106,30 +99,89 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     return Export(
         launcher=Launcher.TORCHTITAN,
         version=VERSION,
-        command=command_text(environment=(("PYTHONPATH", "."),) if own_module else (), parts=parts),
-        files={f"{PLAN_MODULE}.py": _PLAN_405B} if own_module else {},
+        command=command_text(environment=(("PYTHONPATH", "."),) if model is None else (), parts=parts),
+        files={f"{PLAN_MODULE}.py": _own_configuration(shape, request.model)} if model is None else {},
         inexpressible=(*recompute_differs(plan), *_inexpressible(plan, workload), *torchtitan_lost(plan, workload)),
         assumptions=(
             *node_assumptions(request, plan.devices),
             "tokenizer files lie where the configuration looks for them (hf_assets_path); dataset, learning rate and steps are "
             "the configuration's",
+            *(_of_own_configuration(shape, request.model) if model is None else ()),
             *_master_weights(workload),
             *torchtitan_graphs(plan, workload),
         ),
     )
 
 
-def registered_model(shape: DecoderShape) -> RegisteredModel:
-    """The registered configuration of these sizes; raises ExportError when torchtitan ships none."""
-    for model in MODELS:
-        if model.builds(shape):
-            return model
-    raise ExportError(
-        "torchtitan has no configuration of this model",
-        given=f"{shape.layers} layers, hidden {shape.hidden}, {shape.heads} heads, ffn {shape.ffn}, vocabulary {shape.vocab}",
-        allowed=", ".join(model.config for model in MODELS),
-        remedy="register a configuration of your own in torchtitan, or export to megatron-lm",
-    )
+def _registered(shape: DecoderShape) -> RegisteredModel | None:
+    """The registered configuration of these sizes in bf16, None where torchtitan ships none."""
+    return next((model for model in MODELS if model.is_bf16 and model.builds(shape)), None)
+
+
+_SIZE = re.compile(r"^    '(\w+)': (\d{1,9}|True|False),$", re.MULTILINE)
+
+
+def exported_model(text: str) -> RegisteredModel | None:
+    """Return the model of the configuration of an export; None of another text."""
+    said = {name: value == "True" if value[0] in "TF" else int(value) for name, value in _SIZE.findall(text)}
+    wanted = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "qk_norm", "tied")
+    if not set(wanted) <= said.keys():
+        return None
+    sizes: dict[str, Any] = {name: said[name] for name in wanted}
+    return RegisteredModel(PLAN_MODULE, PLAN_CONFIG, **sizes)
+
+
+def _own_configuration(shape: DecoderShape, graph: ModelGraph) -> str:
+    """A module with a configuration of these sizes."""
+    stated = graph.hyperparameters or Hyperparameters()
+    module, config = _BASES[shape.qk_norm]
+    sizes = {name: getattr(shape, name) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")}
+    model = {
+        "name": graph.name,
+        **sizes,
+        **{name: getattr(shape, name) for name in ("qk_norm", "tied")},
+        "positions": stated.positions or 0,
+        "norm_epsilon": stated.norm_epsilon,
+        "rotary": _rotary(stated, module),
+    }
+    text = files(__package__).joinpath("torchtitan_model.txt").read_text(encoding="utf-8")
+    listed = "\n".join(["{", *(f"    {name!r}: {value!r}," for name, value in model.items()), "}"])
+    return text.replace("@MODULE@", module).replace("@CONFIG@", config).replace("@MODEL@", listed)
+
+
+def _rotary(stated: Hyperparameters, module: str) -> dict[str, object]:
+    """Fields of the rotary positions where the model's source states their base; else those of torchtitan's own model."""
+    if stated.rotary_base is None:
+        return {}
+    found: dict[str, object] = {"theta": stated.rotary_base, "scaling": "none"}
+    if _is_stretched(stated, module):
+        scaling = stated.rotary_scaling
+        assert scaling is not None
+        names = {
+            "scaling_factor": scaling.factor,
+            "original_max_position_embeddings": scaling.original_positions,
+            "low_freq_factor": scaling.low_frequency,
+            "high_freq_factor": scaling.high_frequency,
+        }
+        found |= {"scaling": "llama", **{name: value for name, value in names.items() if value is not None}}
+    return found
+
+
+def _is_stretched(stated: Hyperparameters, module: str) -> bool:
+    """True where positions are stretched by llama3's rule, and torchtitan's module has it (ComplexRoPE)."""
+    return module == "llama3" and stated.rotary_scaling is not None and stated.rotary_scaling.kind is RotaryScalingKind.LLAMA3
+
+
+def _of_own_configuration(shape: DecoderShape, graph: ModelGraph) -> tuple[str, ...]:
+    """What a configuration of our own takes for granted."""
+    module, config = _BASES[shape.qk_norm]
+    stated = graph.hyperparameters or Hyperparameters()
+    said = [f"{PLAN_MODULE}.py is {config} with the model's sizes; so are its learning rate, data and steps"]
+    if stated.rotary_base is None:
+        said.append(f"rotary positions are those of {config}: the request does not state the model's")
+    if stated.rotary_scaling is not None and not _is_stretched(stated, module):
+        said.append(f"rotary positions are not stretched by {stated.rotary_scaling.kind.value}, as the model's are")
+    return tuple(said)
 
 
 def stage_modules(plan: PipelinePlan, request: TrainingRequest) -> tuple[tuple[str, ...], ...]:
@@ -155,14 +207,6 @@ def say(field: str, *values: object) -> Words:
     section, dot, name = TORCHTITAN.name(field).rpartition(".")
     spelt = "no-" + name[3:].replace("-", "_") if name.startswith("no-") else name.replace("-", "_")
     return flag(f"{section}{dot}{spelt}", *values)
-
-
-def _require_trainable(plan: PipelinePlan, workload: TrainingWorkload) -> None:
-    optimizer = plan.trained_by(workload)
-    if optimizer is not Optimizer.ADAMW:
-        raise ExportError("torchtitan's configurations train with AdamW", given=optimizer.value, allowed="adamw")
-    if workload.precision is DType.FP16:
-        raise ExportError("torchtitan has no fp16 training", given="fp16", allowed="bf16, fp32")
 
 
 def _batch_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:

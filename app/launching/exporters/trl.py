@@ -12,7 +12,6 @@ from meshwright.app.launching.exporters.hugging_face import (
     assumptions,
     lost,
     mixed_precision,
-    require_trainable,
     synchronised,
     trainer_keys,
 )
@@ -33,7 +32,6 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The trainer's arguments in a file, Accelerate's configuration, and the line that starts both."""
     plan = pipeline_plan(answer)
     workload = request.workload
-    require_trainable(plan, workload, launcher="TRL")
     keys = {
         "model_name_or_path": checkpoint(answer.model),
         "dataset_name": DATASET,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.app.launching.exporters.command import ShellVariable, Words, command_text, flag
-from meshwright.app.launching.exporters.export import Engine, Export, ServerGroup
+from meshwright.app.launching.exporters.export import Engine, Export, ServerGroup, ServerPools
 from meshwright.app.launching.exporters.served import (
     checkpoint,
     checkpoint_assumption,
@@ -69,8 +69,10 @@ def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Ex
     )
 
 
-def _servers(model: str, workers: Workers, request: ServingRequest, *, together: bool) -> ServerGroup:
-    """The servers of the command: one of all replicas ``together``, else one a replica."""
+def _servers(
+    model: str, workers: Workers, request: ServingRequest, *, together: bool, more: Sequence[Words] = ()
+) -> ServerGroup:
+    """The servers of the command: one of all replicas ``together``, else one a replica; ``more`` flags of each."""
     axes, per_node = workers.axes, request.cluster.groups[0].node.host_devices
     devices = _devices_of_one(axes) * (workers.count if together else 1)
     here = per_node // (axes.tp * axes.kvp)
@@ -84,7 +86,9 @@ def _servers(model: str, workers: Workers, request: ServingRequest, *, together:
         ranks_a_node=here if spreads else 1,
         engine=Engine(
             checkpoint(model),
-            tuple(str(word) for part in (*_layout_words(axes, request), *_load_words(workers, request)) for word in part),
+            tuple(
+                str(word) for part in (*_layout_words(axes, request), *_load_words(workers, request), *more) for word in part
+            ),
             _environment(workers, request),
             copies=workers.count if together else 1,
         ),
@@ -311,6 +315,7 @@ def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
         command=f"bash {PREFILL_FILE} & bash {DECODE_FILE} & wait",
         files={name: f"#!/bin/bash\n{command}\n" for name, command in commands.items()},
         assumptions=_assumptions(plan.model, prefill, decode),
+        pools=ServerPools(*(_servers(plan.model, each, request, together=False, more=connector) for each in (prefill, decode))),
     )
 
 

@@ -1,4 +1,5 @@
-"""Files that say which containers run: Docker Compose, and objects of Kubernetes that hold containers somewhere.
+"""Files that say which containers or engines run: Docker Compose, objects of Kubernetes that hold containers somewhere, values
+of llm-d's chart, applications of Ray Serve LLM, tasks of SkyPilot.
 
 Objects are looked through for what holds containers, so that kinds that are not known by name (LeaderWorkerSet, JobSet,
 PyTorchJob, ...) are read like those that are.
@@ -6,6 +7,7 @@ PyTorchJob, ...) are read like those that are.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,16 +27,20 @@ _DEVICE = re.compile(
 )
 _HOLDERS = ("containers",)
 _SINGLE_HOLDERS = ("mainContainer",)
+_NODES = {"LeaderWorkerSet": "size", "DynamoGraphDeployment": "nodeCount"}
+"""Fields that say how many nodes a server has, by kinds of objects."""
 _MODEL_FORMATS = ("huggingface", "vllm")
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The containers of a file: words and variables of each, texts of files that it makes, and the devices that it asks for."""
+    """The containers of a file: words and variables of each, texts of files that it makes, and the devices that it asks for;
+    or the script of a task."""
 
     commands: tuple[tuple[Sequence[str], Mapping[str, str]], ...]
     files: Mapping[str, str] = field(default_factory=dict)
     job: BatchJob | None = None
+    script: str | None = None
 
 
 def manifest_of(documents: Sequence[Mapping[str, Any]]) -> Manifest | None:
@@ -43,7 +49,89 @@ def manifest_of(documents: Sequence[Mapping[str, Any]]) -> Manifest | None:
     if services is not None:
         return _compose(services)
     objects = [each for each in documents if "apiVersion" in each and "kind" in each]
-    return _kubernetes(objects) if objects else None
+    if objects:
+        return _kubernetes(objects)
+    for each in documents[:1]:
+        if isinstance(each.get("modelArtifacts"), Mapping):
+            return _chart(each)
+        if isinstance(each.get("applications"), list):
+            return _applications(each["applications"])
+        if isinstance(each.get("run"), str) and isinstance(each.get("resources"), Mapping):
+            return _task(each)
+    return None
+
+
+# Values of llm-d's chart, which writes the model and the degrees into the command.
+
+
+def _chart(values: Mapping[str, Any]) -> Manifest:
+    artifacts = values["modelArtifacts"]
+    stored = str(artifacts.get("uri", ""))
+    model = (
+        stored.removeprefix("hf://") if stored.startswith("hf://") and "{{" not in stored else str(artifacts.get("name", ""))
+    )
+    commands = []
+    containers = []
+    for pods in (values.get(name) for name in ("decode", "prefill")):
+        if not isinstance(pods, Mapping) or pods.get("create") is False:
+            continue
+        degrees = pods.get("parallelism")
+        degrees = degrees if isinstance(degrees, Mapping) else {}
+        for container in _containers(pods):
+            flags = []
+            for name, flag in (("tensor", "--tensor-parallel-size"), ("data", "--data-parallel-size")):
+                flags += [flag, _text(degrees[name])] if degrees.get(name) not in (None, 1) else []
+            environment = _environment(container.get("env"))
+            arguments = [_with_variables(word, environment, _LONGEST_COMMAND) for word in _listed(container.get("args"))]
+            start = _listed(container.get("command")) or ["vllm", "serve", model, *flags]
+            commands.append(([*start, *arguments], environment))
+            containers.append(container)
+    return Manifest(tuple(commands), job=_job([], containers))
+
+
+# Applications of Ray Serve LLM: engine arguments are vLLM's flags by name.
+
+
+def _applications(applications: list[Any]) -> Manifest:
+    commands = []
+    for config in (found for each in applications for found in _llm_configs(each)):
+        loaded, arguments = config.get("model_loading_config"), config.get("engine_kwargs")
+        loaded = loaded if isinstance(loaded, Mapping) else {}
+        words = ["vllm", "serve", _text(loaded.get("model_source") or loaded.get("model_id") or "")]
+        for name, value in arguments.items() if isinstance(arguments, Mapping) else ():
+            flag = "--" + str(name).replace("_", "-")
+            if isinstance(value, Mapping | list):
+                words += [flag, json.dumps(value)]
+            elif value is not False and value is not None:
+                words += [flag] if value is True else [flag, _text(value)]
+        surroundings = config.get("runtime_env")
+        commands.append((words, _environment(surroundings.get("env_vars") if isinstance(surroundings, Mapping) else None)))
+    if not commands:
+        raise InvalidInputError("no application of this file has an LLM", allowed="args with llm_configs or llm_config")
+    return Manifest(tuple(commands))
+
+
+def _llm_configs(application: object) -> list[Mapping[str, Any]]:
+    arguments = application.get("args") if isinstance(application, Mapping) else None
+    if not isinstance(arguments, Mapping):
+        return []
+    listed = arguments.get("llm_configs")
+    found = listed if isinstance(listed, list) else [arguments.get("llm_config")]
+    return [each for each in found if isinstance(each, Mapping)]
+
+
+# Tasks of SkyPilot.
+
+
+def _task(task: Mapping[str, Any]) -> Manifest:
+    nodes, asked = task.get("num_nodes", 1), task["resources"].get("accelerators")
+    kind, number = next(iter(asked.items()), (None, None)) if isinstance(asked, Mapping) else (None, None)
+    if isinstance(asked, str):
+        kind, _, count = asked.partition(":")
+        number = int(count) if count.isdecimal() and 0 < len(count) < 6 else 1
+    has_job = isinstance(nodes, int) and isinstance(number, int) and 0 < nodes < 10_000 and number > 0
+    job = BatchJob(nodes, number, str(kind)) if has_job else None
+    return Manifest((), job=job, script=task["run"])
 
 
 # Docker Compose.
@@ -217,9 +305,12 @@ def _job(objects: Sequence[Mapping[str, Any]], containers: Sequence[Mapping[str,
     if devices is None:
         return None
     sizes = [
-        size for each in objects for size in _found(each.get("spec"), "size") if isinstance(size, int) and 0 < size < 10_000
+        size
+        for each in objects
+        for size in _found(each.get("spec"), _NODES.get(str(each.get("kind")), "size"))
+        if isinstance(size, int) and 0 < size < 10_000
     ]
-    is_group = any(each.get("kind") == "LeaderWorkerSet" for each in objects)
+    is_group = any(each.get("kind") in _NODES for each in objects)
     return BatchJob(sizes[0] if is_group and sizes else 1, devices, _kind(objects))
 
 

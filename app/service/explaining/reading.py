@@ -197,7 +197,11 @@ def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
     manifest = manifest_of(documents)
     if manifest is not None:
         files = files.beside(manifest.files)
-        script = read_commands(manifest.commands, files, manifest.job)
+        script = (
+            read_commands(manifest.commands, files, manifest.job)
+            if manifest.script is None
+            else replace(read_script(manifest.script, files), job=manifest.job)
+        )
     elif documents:
         return _configured(documents[0], files)
     else:

@@ -235,7 +235,7 @@ class _Run:
             return
         named = script_named(words)
         if named is not None:
-            text = self._files.get(named.text) or self._given.named(named.text)
+            text = self._files.get(named.text.removeprefix("./")) or self._given.named(named.text)
             if text is not None and len(text) <= LONGEST_SCRIPT:
                 self._nested(text, named.arguments if named.arguments or not named.is_sourced else None)
                 return

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from meshwright.app.base.figures import gib
 from meshwright.app.launching.exporters.served import longest_request, own_length
 from meshwright.app.launching.exporters.sglang import static_share
-from meshwright.app.launching.exporters.shape import is_layer
 from meshwright.app.launching.exporters.tensorrt_llm import cache_share
 from meshwright.app.launching.exporters.vllm import memory_utilisation
 from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags
@@ -21,6 +20,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
 from meshwright.solver.answer.stage import Axes, DeviceRange, Stage, StageMemory
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.launchers.decoders import is_layer
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.layouts import served_shape
 from meshwright.solver.serving.workers.given import CacheRoom

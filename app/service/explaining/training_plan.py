@@ -8,7 +8,6 @@ from dataclasses import replace
 from meshwright.app.base.figures import gib
 from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans
 from meshwright.app.evidence.training.unpredicted import NotPredictedError
-from meshwright.app.launching.exporters.shape import is_layer
 from meshwright.app.service.explaining.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
@@ -17,6 +16,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.launchers.decoders import is_layer
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts

@@ -14,7 +14,7 @@ from meshwright.app.base.documents import parse_document
 from meshwright.app.base.errors import NoSuchError
 from meshwright.app.base.quoting import shell_comment
 from meshwright.app.base.templates import Link
-from meshwright.app.launching.exporters import startable_by
+from meshwright.app.launching.exporters import own_launcher, startable_by
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers import Scheduler, schedulers_of
 from meshwright.app.requests.plan_documents import read_plan_document
@@ -27,7 +27,7 @@ from meshwright.app.web.pages.routes import PageReader, PageRoute
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS, launcher_of
+from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
 from meshwright.solver.problem.request import ServingRequest
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -96,8 +96,7 @@ async def _stored(request: Request, caller: Principal, digest: str) -> tuple[str
 def _read(text: str) -> tuple[AnsweredRequest, Launcher]:
     answered = read_plan_document(parse_document(text.encode(), what="plan"))
     plan, request = answered.plan, answered.request
-    named = launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher
-    named = named or next(iter(SERVERS))
+    named = own_launcher(request)
     return answered, (startable_by(plan, request, named) if plan.feasible else None) or named
 
 

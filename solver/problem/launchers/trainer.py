@@ -40,6 +40,16 @@ class CutProducts:
 
 
 @dataclass(frozen=True, slots=True)
+class LlamaLayers:
+    """The layers of Llama, with norms of heads or without, of any sizes.
+
+    qkv_bias   whether q, k and v may have biases
+    """
+
+    qkv_bias: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Trainer:
     """The training plans that a launcher can express, beyond what every launcher can, and the kernels of its layers.
 
@@ -73,6 +83,8 @@ class Trainer:
     adapters                 whether it trains low-rank adapters beside frozen weights (PEFT's), packed in four bits or not
     fills_sequences          whether it fills sequences of documents up (padding) instead of packing them
     masks_documents          whether it packs documents under masks that keep attention within each
+    layers                   layers that its models have; None where it takes a model from elsewhere, or most models
+    fp16                     whether it trains in fp16, which asks for scaled losses
     is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
                              free space asks those
     """
@@ -106,4 +118,6 @@ class Trainer:
     adapters: bool = False
     masks_documents: bool = False
     fills_sequences: bool = False
+    layers: LlamaLayers | None = None
+    fp16: bool = True
     is_within_others: bool = False

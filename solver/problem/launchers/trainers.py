@@ -14,7 +14,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, VectorKernels
 from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, Trainer
+from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, LlamaLayers, Trainer
 
 # Models of transformers, trained by PyTorch's DDP or FSDP2, or by DeepSpeed's ZeRO; no pipeline, and whole layers on every rank
 # (accelerate 1.15, parallelism_config.py, utils/fsdp_utils.py and utils/deepspeed.py; transformers 5.23, training_args.py).
@@ -111,6 +111,10 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             host_state=HostState.ALL_OR_NOTHING,
             # Its early_step_in_backward, which released gradients, is gone.
             # --compile.enable_async_tensor_parallel: in compiled layers alone, with which it compiles the loss, too.
+            # Exports bring a configuration of the model's sizes for its models llama3 and qwen3.
+            layers=LlamaLayers(qkv_bias=False),
+            # training.mixed_precision_param: bfloat16 or float32.
+            fp16=False,
             cut_products=CutProducts(TensorOverlap.SYMMETRIC_MEMORY, kernels=VectorKernels.COMPILED, loss=LossKernels.COMPILED),
         ),
         # A file of PyTorch alone: FSDP2, DTensor and torch.distributed.pipelining.
@@ -133,6 +137,8 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             zero_within_groups=frozenset({2, 3}),
             # FSDP's CPUOffloadPolicy.
             host_state=HostState.ALL_OR_NOTHING,
+            layers=LlamaLayers(qkv_bias=True),
+            fp16=False,
             is_within_others=True,
         ),
         # A script of the user's own.

@@ -1,4 +1,4 @@
-"""Adapters beside frozen weights: the launchers and the places of state that they are planned for."""
+"""Workloads and the launchers that they are planned for: models and formats, adapters beside frozen weights, documents."""
 
 from __future__ import annotations
 
@@ -6,9 +6,32 @@ from dataclasses import fields
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.adapter import BaseFormat
+from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space, StageDegrees
+from meshwright.solver.problem.launchers.decoders import unlike
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+
+
+def refuse_models(request: TrainingRequest) -> None:
+    """Raise WorkloadError for a model or a number format that the launcher does not train."""
+    search = request.search
+    rules = TRAINERS.get(search.launcher)
+    if search.space is not Space.LAUNCHABLE or rules is None:
+        return
+    strange = () if rules.layers is None else unlike(request.model, rules.layers)
+    if strange:
+        raise WorkloadError(
+            f"{search.launcher.value} has no layers of this model: its decoders have Llama's",
+            given="; ".join(strange),
+            allowed=", ".join(sorted(launcher.value for launcher, each in TRAINERS.items() if each.layers is None)),
+            remedy="set search.launcher to one of those, or search.space: free",
+        )
+    if request.workload.precision is DType.FP16 and not rules.fp16:
+        raise WorkloadError(f"{search.launcher.value} has no fp16 training", given="fp16", allowed="bf16, fp32")
+
+
+# Adapters.
 
 
 def zero_stages_beside(workload: TrainingWorkload) -> tuple[int, ...]:

@@ -69,18 +69,15 @@ class StatePlace:
 
 
 def optimizer_choices(search: Search, workload: TrainingWorkload) -> tuple[Optimizer | None, ...]:
-    """Optimizers that may be chosen, None for the workload's own; of others those that the launcher has settings for.
+    """Optimizers that may be chosen, None for the workload's own; those that the launcher has settings for.
 
     Raises WorkloadError where the launcher has none of those that the request names.
     """
     free = search.space is Space.FREE
     asked = search.optimizers or (workload.optimizer,)
-    own = [None] if workload.optimizer in asked else []
-    others = [
-        one
-        for one in Optimizer
-        if one in asked and one is not workload.optimizer and (free or one in TRAINERS[search.launcher].optimizers)
-    ]
+    able = [one for one in Optimizer if one in asked and (free or one in TRAINERS[search.launcher].optimizers)]
+    own = [None] if workload.optimizer in able else []
+    others = [one for one in able if one is not workload.optimizer]
     if not own and not others:
         raise WorkloadError(
             "the launcher has none of these optimizers",

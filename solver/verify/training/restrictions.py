@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from meshwright.costmodels.model.dims import KV_HEADS
+from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
+from meshwright.solver.problem.launchers.decoders import unlike
 from meshwright.solver.problem.launchers.trainer import HostState, Trainer
 from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
@@ -219,7 +221,8 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             f"ZeRO-{zero} within a part of dp x cp; it has such groups for ZeRO "
             f"{', '.join(map(str, sorted(limits.zero_within_groups))) or 'of no stage'}",
         ),
-        *_optimizer_refusals(plan, limits),
+        *_model_refusals(request, limits),
+        *_optimizer_refusals(plan, request, limits),
         *_offload_refusals(plan, limits),
         (
             any(stage.gradients is Gradients.RELEASED for stage in plan.stages),
@@ -234,12 +237,20 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
 
 
-def _optimizer_refusals(plan: PipelinePlan, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
-    """An optimizer that the planner chose and the launcher has not, or not beside so little sharding."""
+def _model_refusals(request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
+    """A model of other layers than the launcher's, or a number format that it does not train in."""
+    strange = () if limits.layers is None else unlike(request.model, limits.layers)
+    yield bool(strange), "model", f"{'; '.join(strange)}; its decoders have Llama's layers"
+    yield request.workload.precision is DType.FP16 and not limits.fp16, "model", "fp16; it trains in bf16 and fp32"
+
+
+def _optimizer_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
+    """An optimizer that the launcher has not, or one that the planner chose and it has not beside so little sharding."""
+    trained_by = plan.trained_by(request.workload)
+    chosen = trained_by.value
+    yield trained_by not in limits.optimizers, "optimizer", f"{chosen}; it has {', '.join(sorted(limits.optimizers))}"
     if plan.optimizer is None:
         return
-    chosen = plan.optimizer.value
-    yield plan.optimizer not in limits.optimizers, "optimizer", f"{chosen}; it has {', '.join(sorted(limits.optimizers))}"
     least = min(stage.zero_stage if stage.axes.dp * stage.axes.cp > 1 else 3 for stage in plan.stages)
     unsharded = plan.optimizer in limits.optimizers_when_sharded and least == 0
     yield unsharded, "optimizer", f"{chosen} beside ZeRO 0; it has that for sharded states alone"

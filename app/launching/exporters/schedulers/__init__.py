@@ -10,7 +10,16 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from meshwright.app.launching.exporters.export import Export
-from meshwright.app.launching.exporters.schedulers import dynamo, jobset, kserve, kubernetes, ray_serve, skypilot, slurm
+from meshwright.app.launching.exporters.schedulers import (
+    dynamo,
+    jobset,
+    kserve,
+    kubernetes,
+    llm_d,
+    ray_serve,
+    skypilot,
+    slurm,
+)
 from meshwright.app.launching.exporters.schedulers import serving as service
 from meshwright.app.launching.exporters.schedulers.job import Job, JobFile, job_of
 from meshwright.costmodels.errors import ExportError
@@ -30,6 +39,7 @@ class Scheduler(StrEnum):
     KSERVE = "kserve"
     RAY_SERVE = "ray-serve"
     DYNAMO = "dynamo"
+    LLM_D = "llm-d"
 
 
 _TRAINING: Mapping[Scheduler, Callable[[Job], JobFile]] = MappingProxyType(
@@ -47,6 +57,7 @@ _SERVING: Mapping[Scheduler, Callable[[Export, AnsweredRequest], JobFile]] = Map
         Scheduler.KSERVE: kserve.service_file,
         Scheduler.RAY_SERVE: ray_serve.service_file,
         Scheduler.DYNAMO: dynamo.service_file,
+        Scheduler.LLM_D: llm_d.service_file,
     }
 )
 

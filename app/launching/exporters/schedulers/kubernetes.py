@@ -87,6 +87,11 @@ def container(name: str, image: str, commands: Sequence[str], *, device: Device,
     }
 
 
+def literal(word: str) -> str:
+    """A word that Kubernetes expands nothing in: of two dollar signs it makes one (API reference, Container, args)."""
+    return word.replace("$", "$$")
+
+
 def resource_of(device: Device) -> str:
     """Return the name under which the maker's plugin offers devices to pods."""
     return generation_of(calibration_key(device.calibration)).kubernetes_resource

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from meshwright.app.launching.exporters.export import Export, ServerGroup
@@ -17,9 +18,17 @@ from meshwright.solver.answer.plan import AnsweredRequest
 FOLLOWER_SCRIPT = "follow.sh"
 
 
+class Role(StrEnum):
+    """The phases that servers do: both, or one of them."""
+
+    WORKER = "worker"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The servers of a plan.
+    """The servers of a plan, or of a pool of it.
 
     name     of letters, digits and hyphens
     servers  how many, of how many nodes and devices
@@ -42,14 +51,28 @@ class Serving:
 
 def serving_of(launched: Export, answered: AnsweredRequest, what: str) -> Serving:
     """Return the servers of a plan for a scheduler's object, named by ``what``; raises ExportError for those it can't be."""
-    servers = launched.servers
-    groups = answered.request.cluster.groups
-    if servers is None:
+    if launched.servers is None:
         raise ExportError(
             f"{what} is of one kind of servers",
             given="a plan whose servers are of several kinds",
             remedy="export without --on, and start each server of the script where the plan has it",
         )
+    return _serving(launched, launched.servers, answered, what)
+
+
+def servers_by_role(launched: Export, answered: AnsweredRequest, what: str) -> dict[Role, Serving]:
+    """Return the servers of a plan of one kind of workers, or of each of its pools; raises ExportError as `serving_of` does."""
+    pools = launched.pools
+    if pools is None:
+        return {Role.WORKER: serving_of(launched, answered, what)}
+    return {
+        role: _serving(launched, servers, answered, what)
+        for role, servers in ((Role.PREFILL, pools.prefill), (Role.DECODE, pools.decode))
+    }
+
+
+def _serving(launched: Export, servers: ServerGroup, answered: AnsweredRequest, what: str) -> Serving:
+    groups = answered.request.cluster.groups
     if len(groups) > 1:
         raise ExportError(
             f"the servers of {what} are on one kind of nodes",

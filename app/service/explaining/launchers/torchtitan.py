@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.app.launching.exporters.torchtitan import MODELS, PLAN_CONFIG, PLAN_MODULE, RegisteredModel
+from meshwright.app.launching.exporters.torchtitan import MODELS, PLAN_CONFIG, PLAN_MODULE, RegisteredModel, exported_model
 from meshwright.app.launching.flags.flag import ReadCommand
 from meshwright.app.launching.flags.torchtitan import TORCHTITAN, TorchtitanFlags
 from meshwright.app.service.explaining.launch_files import config_of, words_of_config
@@ -57,7 +56,7 @@ def read_torchtitan(start: Start) -> StatedTraining:
     """Return what a run of torchtitan states; raises InvalidInputError for a value that can't be."""
     read = _read(start)
     flags = TorchtitanFlags(**read.fields)
-    name, model = _model(flags, start.environment)
+    name, model = _model(flags, start)
     default = _REGISTERED.get(name, _OF_FILES)
     tp, pp, cp = flags.tp or default.tp, flags.pp or 1, flags.cp or 1
     schedule = _schedule(flags) if pp > 1 else None
@@ -115,19 +114,23 @@ def _read(start: Start) -> ReadCommand:
     return ReadCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
 
 
-def _model(flags: TorchtitanFlags, environment: Mapping[str, str]) -> tuple[str, RegisteredModel | None]:
+def _model(flags: TorchtitanFlags, start: Start) -> tuple[str, RegisteredModel | None]:
     """The name of the configuration, and its sizes where torchtitan's own are known."""
     if flags.model is not None and flags.flavor is not None:
         name = f"{flags.model}_{flags.flavor}".casefold().replace(".", "_").replace("-", "_")
     else:
-        name = flags.config or environment.get("CONFIG", "")
-    of_405b = (flags.module or environment.get("MODULE")) == PLAN_MODULE and name == PLAN_CONFIG
-    wanted = "llama3_405b" if of_405b else name
-    return name, next((model for model in MODELS if model.config == wanted), None)
+        name = flags.config or start.environment.get("CONFIG", "")
+    if (flags.module or start.environment.get("MODULE")) == PLAN_MODULE and name == PLAN_CONFIG:
+        return name, exported_model(start.files.required(f"{PLAN_MODULE}.py", flag="--module"))
+    return name, next((model for model in MODELS if model.config == name), None)
 
 
 def _model_notes(name: str, model: RegisteredModel | None) -> tuple[str, ...]:
-    return () if model is None else (f"the model is that of torchtitan's {name}",)
+    return (
+        ()
+        if model is None
+        else (f"the model is that of torchtitan's {name}" if name != PLAN_CONFIG else f"the model is that of {PLAN_MODULE}.py",)
+    )
 
 
 def _config(model: RegisteredModel) -> dict[str, Any]:

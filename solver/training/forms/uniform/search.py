@@ -34,13 +34,14 @@ from meshwright.solver.training.search.best_first import expand, search
 from meshwright.solver.training.search.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
 from meshwright.solver.training.search.partition import Shortfall, cut, smallest_shortfall
 from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
-from meshwright.solver.training.space.adapters import refuse_adapters, refuse_documents
+from meshwright.solver.training.space.adapters import refuse_adapters, refuse_documents, refuse_models
 from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.training.space.sliced_sequences import check_token_slices
 
 
 def refuse_uniform(request: TrainingRequest) -> None:
-    """Raise WorkloadError for adapters, packed documents, orders, idle devices and token slices that can't be searched."""
+    """Raise WorkloadError for models, adapters, documents, orders and slices that can't be searched."""
+    refuse_models(request)
     refuse_adapters(request)
     refuse_documents(request)
     other_arrangements(request)

@@ -206,7 +206,7 @@ def test_what_it_has_not_is_refused_by_name(launcher: Launcher) -> None:
         (training(dp=4, cp=2), "context parallelism"),
         (training(dp=8, recompute=(Recompute.SELECTIVE,)), "whole layers"),
         (with_state(in_groups(), offload=Offload(optimizer=1.0)), "part of dp x cp"),
-        (training(dp=8, optimizer=Optimizer.MUON), "AdamW"),
+        (training(dp=8, optimizer=Optimizer.MUON), "muon; it has adamw"),
     ):
         with pytest.raises(ExportError, match=refused):
             export(*planned, launcher.value)

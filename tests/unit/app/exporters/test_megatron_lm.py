@@ -13,7 +13,6 @@ from meshwright.app.launching.exporters.megatron_lm import (
     pipeline_layout,
     vocabulary_multiple,
 )
-from meshwright.app.launching.exporters.shape import decoder_shape
 from meshwright.app.models.catalog import model
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.app.requests.resolve import NoFiles, read_model
@@ -28,6 +27,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.hyperparameters import Hyperparameters
+from meshwright.solver.problem.launchers.decoders import decoder_shape
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training

@@ -16,14 +16,20 @@ from meshwright.app.launching.exporters.launch import launch
 from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
 from meshwright.app.launching.exporters.schedulers.job import RAY, SKYPILOT, require_named
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
+from meshwright.app.requests.one_line import OneLine, Task, request_of_line
+from meshwright.app.service.explaining.explain import Asked, Question, explained
+from meshwright.app.service.explaining.reading import read_command
+from meshwright.app.service.explaining.stated import StatedServer
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.hardware import device
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
+from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.serving_load import FixedLength
 from tests.attacks.planned import REQUESTS, planned
 from tests.support.command_line import Cli
 from tests.unit.app.exporters.plans import flags, serving, training
@@ -396,6 +402,10 @@ def test_the_command_line_writes_the_job_beside_the_script(cli: Cli, tmp_path: P
     assert [described["kind"] for described in yaml.safe_load_all(cli.out)] == ["ConfigMap", "Job"]
     assert cli("export", plan, "--to", "megatron-lm", "--on", "kubernetes", "--json") == 0
     assert cli.json()["job"]["submit"] == "kubectl apply -f job.yaml"
+    assert cli("export", plan, "--to", "slurm") == 0 and "#SBATCH" in cli.out
+    assert cli("export", plan, "--to", "slurm", "--on", "kubernetes") == 2 and "one scheduler" in cli.err
+    assert cli("export", plan, "--to", "megatron") == 2 and "megatron-lm" in cli.err
+    assert cli("export", plan, "--to", "dynamo") == 2 and "serving plans" in cli.err
     assert cli("export", plan, "--to", "megatron-lm", "--on", "slrum") == 2
     assert "did you mean 'slurm'?" in cli.err
 
@@ -422,6 +432,74 @@ def test_the_records_of_kserve_take_the_inference_service() -> None:
 def test_servers_of_several_nodes_are_no_inference_service() -> None:
     with pytest.raises(ExportError, match="one node each"):
         job(served(replicas=2, tp=8, pp=2, nodes=4), Scheduler.KSERVE, Launcher.VLLM)
+
+
+GOLDEN = Path(__file__).parent / "golden"
+"""Texts of schedulers that serve, named ``on-SCHEDULER``: what a plan of two replicas, or of two pools, is on each."""
+
+
+@pytest.mark.parametrize("scheduler", ["dynamo", "llm-d", "ray-serve", "kserve", "skypilot", "kubernetes"])
+def test_golden_jobs(scheduler: str) -> None:
+    """To accept a change, write the new text into the file and read the difference."""
+    text = job(served(replicas=2, tp=4, pp=2, layers=[39, 41]), Scheduler(scheduler), Launcher.VLLM).text
+    assert text == (GOLDEN / f"on-{scheduler}.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.DYNAMO, Scheduler.LLM_D])
+def test_golden_pools(scheduler: Scheduler) -> None:
+    plan, request = planned("vllm-pools")
+    text = job(AnsweredRequest(replace(plan, digest=DIGEST), request), scheduler, Launcher.VLLM).text
+    assert text == (GOLDEN / f"on-{scheduler.value}-pools.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("form", ["vllm-pools", "sglang-pools"])
+def test_dynamo_has_a_component_a_pool(form: str) -> None:
+    plan, request = planned(form)
+    read = ask("dynamo", "dynamo_graph.py", job(AnsweredRequest(plan, request), Scheduler.DYNAMO, REQUESTS[form][0]).text)
+    assert read["unknown"] == [] and set(read["components"]) == {"Frontend", "prefill", "decode"}
+    assert isinstance(plan.layout, Pools)
+    for role, workers in (("prefill", plan.layout.prefill_workers), ("decode", plan.layout.decode_workers)):
+        words = read["components"][role]["words"]
+        assert words[words.index("--disaggregation-mode") + 1] == role
+        assert read["components"][role]["replicas"] == workers.count
+
+
+def test_llm_d_writes_the_degrees_that_it_knows_and_no_others() -> None:
+    values = yaml.safe_load(job(served("deepseek-v3", tp=1, attention_dp=8, ep=8), Scheduler.LLM_D, Launcher.VLLM).text)
+    (server,) = values["decode"]["containers"]
+    assert values["decode"]["parallelism"] == {"tensor": 1, "data": 8, "dataLocal": 8, "workers": 1}
+    assert not {"--tensor-parallel-size", "--data-parallel-size", "--port"} & set(server["args"])
+    assert server["resources"]["limits"] == {"nvidia.com/gpu": "8"} and values["prefill"] == {"create": False}
+
+
+def test_llm_d_takes_names_of_the_hub_alone() -> None:
+    """Its chart reads the name as a template."""
+    with pytest.raises(ExportError, match="a name of the Hub"):
+        job(with_name(served(tp=4), "{{ .Values.x }}"), Scheduler.LLM_D, Launcher.VLLM)
+    with pytest.raises(ExportError, match="one node each"):
+        job(served(replicas=2, tp=8, pp=2, nodes=4), Scheduler.LLM_D, Launcher.VLLM)
+
+
+@pytest.mark.parametrize("scheduler", ["dynamo", "llm-d", "ray-serve", "kserve", "skypilot", "kubernetes"])
+@pytest.mark.parametrize("layout", [{"tp": 8}, {"tp": 4, "pp": 2}], ids=str)
+def test_what_is_written_is_read_back(scheduler: str, layout: dict[str, Any]) -> None:
+    given = served(prompt_tokens=FixedLength(200), output_tokens=FixedLength(20), nodes=1, **layout)
+    text = job(given, Scheduler(scheduler), Launcher.VLLM).text
+    found = explained(Asked(text, read_command(text), Question({}, ()), given.request))
+    assert found.problems == () and found.plan is not None
+    assert isinstance(given.plan.layout, Replicas) and isinstance(found.plan.layout, Replicas)
+    own, read = given.plan.layout, found.plan.layout
+    assert (read.axes, [stage.blocks for stage in read.stages]) == (own.axes, [stage.blocks for stage in own.stages])
+    assert read.load.max_num_seqs == own.load.max_num_seqs
+
+
+@pytest.mark.parametrize("scheduler", ["dynamo", "ray-serve", "skypilot", "kubernetes"])
+def test_servers_of_several_nodes_are_read_back(scheduler: str) -> None:
+    given = served(tp=8, pp=2, nodes=2)
+    read = read_command(job(given, Scheduler(scheduler), Launcher.VLLM).text)
+    assert isinstance(read, StatedServer)
+    if scheduler != "ray-serve":
+        assert read.job is not None and (read.job.nodes, read.job.devices) == (2, 8)
 
 
 def test_what_only_serves_starts_no_training() -> None:
@@ -493,7 +571,7 @@ def test_kubernetes_expands_nothing_in_a_name_of_dynamos() -> None:
         job(with_name(served(tp=8, pp=2), hostile), Scheduler.DYNAMO, Launcher.VLLM)
 
 
-@pytest.mark.parametrize("scheduler", [Scheduler.RAY_SERVE, Scheduler.DYNAMO])
+@pytest.mark.parametrize("scheduler", [Scheduler.RAY_SERVE, Scheduler.DYNAMO, Scheduler.LLM_D])
 def test_engines_that_a_scheduler_does_not_run_are_refused(scheduler: Scheduler) -> None:
     given = served(replicas=4, tp=4, engine=ServingEngine.TENSORRT_LLM)
     with pytest.raises(ExportError, match=r"search\.engine vllm"):
@@ -503,3 +581,9 @@ def test_engines_that_a_scheduler_does_not_run_are_refused(scheduler: Scheduler)
     cluster = Cluster((replace(group, node=replace(group.node, device=device("gaudi-3"))),))
     with pytest.raises(ExportError, match="--on kubernetes"):
         job(AnsweredRequest(other.plan, replace(other.request, cluster=cluster)), scheduler, Launcher.VLLM)
+
+
+@pytest.mark.parametrize("name", ["dynamo", "llm-d", "ray-serve", "kserve", "skypilot"])
+def test_a_scheduler_of_servers_is_planned_for_as_a_launcher(name: str) -> None:
+    line = OneLine("qwen3-8b", gpus="8xH100", task=Task.SERVE, isl="2000", osl="300", rate="4", launcher=name)
+    assert request_of_line(line)["search"] == {"launcher": "vllm"} and name in list(Scheduler)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.launching.exporters.implemented import LatentShape, MixtureShape
-from meshwright.app.launching.exporters.shape import FeedForward, Norm, Positions, decoder_shape
 from meshwright.app.models.catalog import model
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ExportError
+from meshwright.solver.problem.launchers.decoders import FeedForward, LatentShape, MixtureShape, Norm, Positions, decoder_shape
 
 COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
 

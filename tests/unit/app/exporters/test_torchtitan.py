@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from meshwright.app.base.solving import solve_here
 from meshwright.app.launching.exporters import export
-from meshwright.app.launching.exporters.torchtitan import LLAMA3_405B, MODELS
-from meshwright.costmodels.errors import ExportError
+from meshwright.app.launching.exporters.torchtitan import MODELS, exported_model
+from meshwright.app.models.catalog import model as catalogue_model
+from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.memory.training_state import Offload, Optimizer
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.choices import Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
+from meshwright.solver.problem.launchers.decoders import decoder_shape
 from meshwright.solver.problem.request import PlanRequest
+from meshwright.solver.problem.search import Search
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import arguments, flags, interleaved, training
 from tests.unit.app.exporters.real_tools import ask
@@ -96,9 +101,10 @@ def test_fine_grained_recompute_is_refused() -> None:
     [
         ({"dp": 2, "pp": 2, "rank_order": RankOrder.DP_OUTERMOST}, "it has pp outermost alone"),
         ({"tp": 16}, "8 key/value heads do not divide by tp 16"),
-        ({"name": "seed-llama-7b", "dp": 4}, "no configuration of this model"),
-        ({"optimizer": Optimizer.MUON}, "AdamW"),
-        ({"precision": DType.FP16}, "no fp16"),
+        ({"name": "gemma-2-9b", "dp": 4}, "a feed-forward network of geglu"),
+        ({"name": "qwen2.5-7b", "dp": 4}, "biases of q, k and v"),
+        ({"optimizer": Optimizer.MUON}, "muon; it has adamw"),
+        ({"precision": DType.FP16}, "fp16; it trains in bf16 and fp32"),
     ],
 )
 def test_what_torchtitan_has_not_is_refused(layout: dict[str, Any], reason: str) -> None:
@@ -110,11 +116,55 @@ def test_sixteen_bit_gradients_are_said_to_be_kept_in_fp32() -> None:
     assert "bf16 gradients" in said(*training(dp=8, gradient_dtype=DType.BF16))
 
 
-def test_the_405b_model_comes_with_a_configuration_of_its_own() -> None:
-    result = export(*training("llama-3.1-405b", tp=8, dp=2, pp=2), "torchtitan")
+REGISTERED = [model for model in MODELS if model.is_bf16]
+# Of the other, torchtitan's own configuration needs torchao.
+RESIZED = ("qwen3-8b", "llama-3.1-405b", "llama-3.2-1b", "mistral-small-24b", "seed-llama-7b")
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_a_model_that_is_not_registered_comes_with_a_configuration_of_its_sizes(name: str) -> None:
+    result = export(*training(name, dp=2), "torchtitan")
     assert set(result.files) == {"meshwright_plan.py"}
     compile(result.files["meshwright_plan.py"], "meshwright_plan.py", "exec")
     assert flags(result)["--module"] == ("meshwright_plan",)
+
+
+def test_the_configuration_of_an_export_is_read_back() -> None:
+    (text,) = export(*training("llama-3.2-1b", dp=2), "torchtitan").files.values()
+    found = exported_model(text)
+    assert found is not None and found.builds(decoder_shape(catalogue_model("llama-3.2-1b")))
+    assert exported_model("x = 1") is None
+
+
+def test_a_hostile_name_runs_nothing_in_the_configuration() -> None:
+    name = '"}; raise SystemExit; x = {"@MODULE@'
+    graph = replace(catalogue_model("qwen3-8b"), name=name)
+    text = export(*training(graph=graph, dp=2), "torchtitan").files["meshwright_plan.py"]
+    (assigned,) = (each.value for each in ast.parse(text).body if isinstance(each, ast.Assign))
+    assert ast.literal_eval(assigned)["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gemma-2-9b", {}),
+        ("qwen2.5-7b", {}),
+        ("llama-3.1-8b", {"precision": DType.FP16}),
+        ("llama-3.1-8b", {"optimizer": Optimizer.SGD_MOMENTUM}),
+    ],
+)
+def test_what_its_export_refuses_of_a_request_is_refused_when_it_is_planned(name: str, change: dict[str, Any]) -> None:
+    _, request = training(name, dp=8, **change)
+    search = Search(space=Space.LAUNCHABLE, launcher=Launcher.TORCHTITAN)
+    with pytest.raises(WorkloadError, match=r"torchtitan has no|none of these optimizers"):
+        solve_here(replace(request, search=search))
+
+
+def test_a_planned_model_is_exported() -> None:
+    """Qwen3-8B, which torchtitan has sizes of and no configuration."""
+    _, request = training("qwen3-8b", dp=8)
+    request = replace(request, search=Search(space=Space.LAUNCHABLE, launcher=Launcher.TORCHTITAN, dp=(8,), tp=(1,), pp=(1,)))
+    assert flags(export(solve_here(request), request, "torchtitan"))["--module"] == ("meshwright_plan",)
 
 
 def parsed_plans() -> list[tuple[Plan, PlanRequest]]:
@@ -125,27 +175,25 @@ def parsed_plans() -> list[tuple[Plan, PlanRequest]]:
         training(dp=8, zero_stage=3, recompute=(Recompute.FULL,)),
         training(dp=2, tp=2, pp=2, layers=[15, 17], zero_stage=2, sequence_parallel=True, microbatch=2),
         training(dp=2, tp=2, cp=2, zero_stage=0, recompute=(Recompute.SELECTIVE,)),
-        training("llama-3.1-405b", tp=8, dp=2, pp=2, zero_stage=3),
         training("qwen3-32b", tp=8, dp=2),
         training(dp=2, tp=2, sequence_parallel=True, tp_overlap=TpOverlap.CHUNKED),
         (with_fields(plan, stages=tuple(replace(stage, offload=away) for stage in flat(plan).stages)), request),
     ]
 
 
-# The 405B one is among the plans, as its own configuration needs torchao.
-REGISTERED = [model for model in MODELS if model is not LLAMA3_405B]
-
-
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Its answers to the plans, then to the registered models; asked once, since torchtitan takes seconds to load."""
     folder, cases = tmp_path_factory.mktemp("configured"), []
-    for plan, request in parsed_plans():
+    for place, (plan, request) in enumerate([*parsed_plans(), *(training(name, dp=8) for name in RESIZED)]):
         result = export(plan, request, "torchtitan")
-        for name, text in result.files.items():
-            (folder / name).write_text(text, encoding="utf-8")
         words = arguments(result)
-        cases.append({"args": words[words.index("torchtitan.train") + 1 :], "world": plan.devices})
+        words = words[words.index("torchtitan.train") + 1 :]
+        for text in result.files.values():
+            # A module each, since one process reads them all.
+            (folder / f"planned_{place}.py").write_text(text, encoding="utf-8")
+            words[words.index("meshwright_plan")] = f"planned_{place}"
+        cases.append({"args": words, "world": plan.devices})
     cases += [{"args": ["--module", model.module, "--config", model.config], "world": 8} for model in REGISTERED]
     answered: list[dict[str, Any]] = ask("torchtitan", "torchtitan_args.py", cases, search_path=folder)
     assert len(answered) == len(cases)
@@ -154,20 +202,29 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_torchtitan_accepts_the_flags_and_means_the_same(answers: list[dict[str, Any]]) -> None:
-    answers = answers[: -len(REGISTERED)]
-    assert [answer.get("error") for answer in answers] == [None] * 7
-    expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [1, 2, 1, 8, 2], [2, 1, 1, 8, 1]]
-    expected_dims += [[2, 1, 1, 2, 1], [1, 8, 1, 1, 1]]
+    answers = answers[:6]
+    assert [answer.get("error") for answer in answers] == [None] * 6
+    expected_dims = [[1, 8, 1, 1, 1], [1, 2, 1, 2, 2], [2, 1, 2, 2, 1], [2, 1, 1, 8, 1], [2, 1, 1, 2, 1], [1, 8, 1, 1, 1]]
     assert [answer["dims"] for answer in answers] == expected_dims
     assert [answer["batch"] for answer in answers[:3]] == [[1, 64, 1], [32, 64, 2], [1, 64, 1]]
     assert [answer["sequence_parallel"] for answer in answers[1:3]] == [True, False]
     assert [len(part) for part in answers[1]["stages"]] == [16, 19]
     assert [answer["checkpoint"] for answer in answers[:3]] == ["FullAC.Config", None, "SelectiveAC.Config"]
     assert [answer["reshard"] for answer in answers[:3]] == ["always", "never", "never"]
-    assert [answer["cpu_offload"] for answer in answers] == [False] * 6 + [True]
-    assert answers[3]["sizes"] == [126, 16384, 128, 8, 53248, 128256]
-    assert [answer["compile"] for answer in answers] == 5 * [False] + [True, False]
-    assert [answer["asynchronous"] for answer in answers] == 5 * [False] + [True, False]
+    assert [answer["cpu_offload"] for answer in answers] == [False] * 5 + [True]
+    assert [answer["compile"] for answer in answers] == 4 * [False] + [True, False]
+    assert [answer["asynchronous"] for answer in answers] == 4 * [False] + [True, False]
+
+
+@pytest.mark.slow
+def test_configurations_of_other_models_have_their_sizes_and_parameters(answers: list[dict[str, Any]]) -> None:
+    for name, answer in zip(RESIZED, answers[6 : 6 + len(RESIZED)], strict=True):
+        assert answer.get("error") is None, name
+        graph = catalogue_model(name)
+        shape = decoder_shape(graph)
+        sizes = [shape.layers, shape.hidden, shape.heads, shape.kv_heads, shape.ffn, shape.vocab]
+        assert (answer["sizes"], answer["tied"]) == (sizes, shape.tied), name
+        assert answer["parameters"] == graph.parameters(), name
 
 
 def test_registered_models_have_the_sizes_we_say(answers: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -17,6 +18,7 @@ from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.serving.engines.layouts import runs, served_shape
+from meshwright.solver.training.space.adapters import refuse_models
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule, SpaceRules
 from meshwright.solver.verify.check import check
@@ -75,6 +77,10 @@ def test_a_trainer_is_given_what_the_checker_lets_it_start(
 
 def _is_searched(request: TrainingRequest, is_sequence_parallel: bool, recompute: Recompute) -> bool:
     """Return True if the search has a candidate of these degrees, ZeRO stage, residual layout and recompute mode."""
+    try:
+        refuse_models(request)
+    except WorkloadError:
+        return False
     return any(
         (family.boundary.dim is not None) == is_sequence_parallel and (recompute,) in family.recompute
         for family in families(request)

@@ -6,8 +6,17 @@ Reads a list of {"args", "world"}; answers what each was understood as, or why i
 import json
 import sys
 
+import torch
 from torchtitan.config.manager import ConfigManager
 from torchtitan.distributed import ParallelDims
+
+
+def parameters(model):
+    """Number of parameters of a model that is built without memory."""
+    with torch.device("meta"):
+        built = model.build()
+    return sum(each.numel() for each in built.parameters())
+
 
 answers = []
 for case in json.loads(sys.argv[1]):
@@ -44,6 +53,7 @@ for case in json.loads(sys.argv[1]):
                 model.layers[0].feed_forward.w1.out_features,
                 model.vocab_size,
             ],
+            "parameters": parameters(model),
             "tied": model.enable_weight_tying,
         }
     )

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from meshwright.app.launching.exporters.implemented import (
-    EXPERT_DIMS,
-    LATENT_DIMS,
-    LatentShape,
-    MixtureShape,
-    latent_shape,
-    mixture_shape,
-)
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.model.dims import (
     BATCH,
     EXPERT_FFN,
+    EXPERT_GROUPS,
+    EXPERTS,
     FFN,
     HEAD_DIM,
     HEADS,
     HIDDEN,
     KV_HEADS,
     KV_RANK,
+    Q_RANK,
+    QK_HEAD_DIM,
+    QK_NOPE_DIM,
     QK_ROPE_DIM,
     SEQ,
+    SHARED_FFN,
+    TOP_GROUPS,
+    TOP_K,
+    V_HEAD_DIM,
     VOCAB,
 )
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind
 from meshwright.solver.problem.graph import Block, ModelGraph
+from meshwright.solver.problem.launchers.trainer import LlamaLayers
 
+EXPERT_DIMS = frozenset({EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN})
+LATENT_DIMS = frozenset({KV_RANK, Q_RANK, QK_NOPE_DIM, QK_ROPE_DIM, V_HEAD_DIM, QK_HEAD_DIM})
 _KNOWN_DIMS = frozenset({BATCH, SEQ, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN}) | EXPERT_DIMS | LATENT_DIMS
 
 
@@ -56,6 +61,36 @@ class Norm(StrEnum):
 
     RMS = "rms"
     LAYER = "layer"
+
+
+@dataclass(frozen=True, slots=True)
+class MixtureShape:
+    """Experts of the layers that have them, and which layers do.
+
+    ``shared_ffn`` is the width of the expert that every token meets, if there is one; ``shared_gate`` whether a learned gate
+    scales it; ``in_layer`` says for each decoder layer whether it has experts. A token's experts are in ``top_groups`` of the
+    ``groups`` that experts lie in.
+    """
+
+    experts: int
+    top_k: int
+    ffn: int
+    shared_ffn: int | None
+    shared_gate: bool
+    in_layer: tuple[bool, ...]
+    groups: int = 1
+    top_groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LatentShape:
+    """Ranks and head sizes of multi-head latent attention; ``q_rank`` is None where queries are not compressed."""
+
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +124,8 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
     layers = [block for block in used if is_layer(block)]
     _require_decoder(graph, layers)
     first = layers[0]
-    mixture = mixture_shape(graph, [block for name in graph.layers if is_layer(block := graph.block(name))])
-    latent = latent_shape(graph, first)
+    mixture = _mixture_shape(graph, [block for name in graph.layers if is_layer(block := graph.block(name))])
+    latent = _latent_shape(graph, first)
     norms = [op for op in _of_kind(first, OperatorKind.NORM) if HIDDEN in _weight_dims(op)]
     biases = {weight.dims for op in _of_kind(first, OperatorKind.MATMUL) for weight in op.weights}
     positions, n_positions = _positions(graph, first)
@@ -116,6 +151,31 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
         mixture=mixture,
         latent=latent,
     )
+
+
+def unlike(graph: ModelGraph, layers: LlamaLayers) -> tuple[str, ...]:
+    """Return in words what a model has that decoders of these layers have not; nothing of one of them, nor of a graph of the
+    user's own that is no decoder: what its operators are, its export asks."""
+    try:
+        shape = decoder_shape(graph)
+    except ExportError as error:
+        if graph.hyperparameters is None:
+            return ()
+        return (error.problem if error.given is None else str(error.given),)
+    share = None if graph.hyperparameters is None else graph.hyperparameters.rotary_share
+    found = (
+        ("experts", shape.mixture is not None),
+        ("latent attention", shape.latent is not None),
+        (f"a feed-forward network of {shape.gate.value}", shape.gate is not FeedForward.SWIGLU),
+        ("norms of mean and variance", shape.norm is not Norm.RMS),
+        (f"{shape.positions.value} positions", shape.positions is not Positions.ROTARY),
+        ("rotary positions of a share of each head", share not in (None, 1.0)),
+        ("biases of all matrices", shape.linear_bias),
+        ("biases of q, k and v", shape.qkv_bias and not layers.qkv_bias),
+        (f"a window of {shape.window} tokens", shape.window is not None),
+        *((oddity, True) for oddity in shape.oddities),
+    )
+    return tuple(said for said, is_so in found if is_so)
 
 
 def is_layer(block: Block) -> bool:
@@ -211,3 +271,45 @@ def _layer_oddities(
     elif len(layers) > (1 if mixture is None or all(mixture.in_layer) else 2):
         found.append(f"layers are of {len(layers)} kinds ({', '.join(block.name for block in layers)})")
     return found
+
+
+# Experts and latent attention.
+
+
+def _mixture_shape(graph: ModelGraph, layers: Sequence[Block]) -> MixtureShape | None:
+    """Experts of a model with these decoder layers, in order of the model; None for a dense one."""
+    in_layer = tuple(_touches(block, EXPERTS) for block in layers)
+    if not any(in_layer):
+        return None
+    mixed = next(block for block, has in zip(layers, in_layer, strict=True) if has)
+    missing = sorted({EXPERTS, TOP_K, EXPERT_FFN} - set(graph.dims))
+    if missing:
+        raise ExportError("experts need a number, a choice and a width", given=f"no dims {', '.join(missing)}")
+    return MixtureShape(
+        experts=graph.dims[EXPERTS],
+        top_k=graph.dims[TOP_K],
+        ffn=graph.dims[EXPERT_FFN],
+        shared_ffn=graph.dims[SHARED_FFN] if _touches(mixed, SHARED_FFN) else None,
+        shared_gate=any(operator.name == "shared_gate" for operator in mixed.operators),
+        in_layer=in_layer,
+        groups=graph.dims.get(EXPERT_GROUPS, 1),
+        top_groups=graph.dims.get(TOP_GROUPS, 1),
+    )
+
+
+def _latent_shape(graph: ModelGraph, layer: Block) -> LatentShape | None:
+    """Latent attention of a layer; None where keys and values are projected directly."""
+    if not _touches(layer, KV_RANK):
+        return None
+    dims = graph.dims
+    return LatentShape(
+        q_rank=dims[Q_RANK] if _touches(layer, Q_RANK) else None,
+        kv_rank=dims[KV_RANK],
+        nope_dim=dims[QK_NOPE_DIM],
+        rope_dim=dims[QK_ROPE_DIM],
+        v_dim=dims[V_HEAD_DIM],
+    )
+
+
+def _touches(block: Block, dim: str) -> bool:
+    return any(dim in operator.dims for operator in block.operators)
