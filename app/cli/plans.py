@@ -75,11 +75,34 @@ def simulate(
     return run_simulate(SimulateCommand(request, plan_file, Output.JSON if as_json else Output.PAGE, trace, csv))
 
 
+def _targets(incomplete: str) -> list[str]:
+    """Names of launchers and schedulers that begin so, for the shell."""
+    from meshwright.app.cli.commands.exporting import targets
+
+    return [name for name in targets() if name.startswith(incomplete)]
+
+
+def _known_target(given: str) -> str:
+    """The name of a launcher or scheduler; raises BadParameter with those there are."""
+    from meshwright.app.cli.commands.exporting import targets
+
+    if given not in targets():
+        raise typer.BadParameter(f"{given!r} is not one of {', '.join(map(repr, targets()))}.")
+    return given
+
+
 @exits
 def export(
     plan_source: Annotated[str, typer.Argument(metavar="PLAN", help="Plan file, - for stdin, or the digest of a stored plan.")],
     target: Annotated[
-        str, typer.Option("--to", metavar="LAUNCHER|SCHEDULER", help="Launcher to write for, or dynamo, llm-d, ray-serve ...")
+        str,
+        typer.Option(
+            "--to",
+            metavar="LAUNCHER|SCHEDULER",
+            help="Launcher to write for, or dynamo, llm-d, ray-serve ...",
+            autocompletion=_targets,
+            callback=_known_target,
+        ),
     ],
     scheduler: Annotated[
         str | None,

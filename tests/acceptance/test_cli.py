@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 import yaml
 
+from meshwright.app.cli.commands.exporting import targets
 from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.store.migrate import HEAD_REVISION
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
-from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.command_line import SHARDING_PROBLEM, Cli
 from tests.support.fakes import fake_predict, feasible_plan, infeasible_plan, undecided_plan
@@ -312,7 +312,7 @@ def test_migrate_goes_up_and_down(cli: Cli) -> None:
 
 def test_export_knows_every_launcher(cli: Cli) -> None:
     assert cli("export", "plan.json", "--to", "nonesuch") == 2
-    assert all(launcher.value in cli.err for launcher in Launcher)
+    assert all(name in cli.err for name in targets())
 
 
 def test_usage_errors_are_exit_2(cli: Cli) -> None:
@@ -420,7 +420,7 @@ def test_the_shell_completes_names_of_launchers() -> None:
         "_MESHWRIGHT_COMPLETE": "complete_bash",
     }
     answered, _ = run(env=asked).communicate(timeout=60)
-    assert answered.decode().split() == [launcher.value for launcher in Launcher]
+    assert answered.decode().split() == list(targets())
 
 
 def test_no_color_holds_for_every_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

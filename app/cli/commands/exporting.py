@@ -49,10 +49,6 @@ def run_export(command: ExportCommand, settings: Settings) -> int:
     answered = read_plan_document(given_plan_document(command.plan, settings))
     # A scheduler that is named as the launcher starts the plan's own.
     launcher = own_launcher(answered.request).value if command.target == named else command.target
-    if launcher not in LAUNCHERS:
-        names = [*LAUNCHERS, *(each.value for each in Scheduler)]
-        remedy = did_you_mean(launcher, names, otherwise="choose one of them")
-        raise ExportError("there is no such launcher", given=launcher, allowed=", ".join(names), remedy=remedy)
     result = launch(answered, launcher)
     job = None if scheduler is None else job_file(result, answered, scheduler)
     folder = None if command.folder is None or is_stdout(command.folder) else command.folder
@@ -68,6 +64,11 @@ def run_export(command: ExportCommand, settings: Settings) -> int:
     for lost in result.inexpressible:
         say(f"{launcher} can't express: {lost}")
     return EXIT_GOOD
+
+
+def targets() -> tuple[str, ...]:
+    """Return what a plan can be written for: launchers, and schedulers that start its own."""
+    return (*LAUNCHERS, *(each.value for each in Scheduler))
 
 
 def _scheduler(name: str) -> Scheduler:

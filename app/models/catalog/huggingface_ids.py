@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-CATALOGUE_NAMES: Mapping[str, str] = {
+from meshwright.app.models.catalog.listed import LISTED
+
+_WITH_FILES: Mapping[str, str] = {
     "deepseek-ai/DeepSeek-R1": "deepseek-v3",
     "deepseek-ai/DeepSeek-R1-0528": "deepseek-v3",
     "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "llama-3.1-70b",
@@ -141,7 +143,8 @@ CATALOGUE_NAMES: Mapping[str, str] = {
     "zai-org/GLM-5.2": "glm-5.2",
     "zai-org/GLM-5.2-FP8": "glm-5.2",
 }
-"""The catalogue name of each id. Sizes are those of the catalogue's file, the same on every machine."""
+CATALOGUE_NAMES: Mapping[str, str] = {**_WITH_FILES, **{each.text: each.name for each in LISTED.ids}}
+"""The catalogue name of each id. Sizes are those of the catalogue's file or table, the same on every machine."""
 
 # Kimi-K2-Thinking stores its experts alone in 4 bits, in groups of 32; K2.5 has "the same native int4 quantization method"
 # (model cards).
@@ -172,6 +175,7 @@ OTHER_FORMATS: Mapping[str, Mapping[str, Any]] = {
 
 OTHER_HYPERPARAMETERS = frozenset(
     {
+        *(each.text for each in LISTED.ids if each.positions is not None),
         "MiniMaxAI/MiniMax-M2.7",
         "moonshotai/Kimi-K2.6",
         "moonshotai/Kimi-K2.7-Code",
@@ -199,10 +203,16 @@ OTHER_HYPERPARAMETERS = frozenset(
 """Ids with the catalogue model's sizes, whose rotary base or scaling is another or not known: made for longer sequences, or
 from another base model."""
 
-TEXT_DECODERS = frozenset(name for name in CATALOGUE_NAMES if name.startswith("Qwen/Qwen3-VL-"))
+TEXT_DECODERS = frozenset(
+    (
+        *(name for name in _WITH_FILES if name.startswith("Qwen/Qwen3-VL-")),
+        *(each.text for each in LISTED.ids if each.is_decoder),
+    )
+)
 """Ids of models of text and images, of which the catalogue has the text decoder."""
 
 OTHER_POSITIONS: Mapping[str, int] = {
+    **{each.text: each.positions for each in LISTED.ids if each.positions is not None},
     **{f"deepseek-ai/DeepSeek-R1-Distill-Qwen-{size}": 131072 for size in ("1.5B", "7B", "14B", "32B")},
     "moonshotai/Kimi-K2-Thinking": 262144,
     "moonshotai/Kimi-K2.5": 262144,

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.models.catalog import model_names
+from meshwright.app.models.catalog import model, model_document, model_names
 from meshwright.app.models.huggingface import TEXT_MODELS, read_huggingface_config, supported_model_types
 
 HERE = Path(__file__).parent
 GOLDEN: dict[str, dict[str, Any]] = json.loads((HERE / "golden_models.json").read_text(encoding="utf-8"))
-CATALOG = HERE.parents[3] / "app" / "models" / "catalog" / "models"
 SHARED_CONFIGS = HERE.parents[4] / "shared" / "data" / "hf_configs"
 
 # Class defaults that no model can run with: DeepSeek-V2's leave the number of experts of a token open.
@@ -78,10 +77,10 @@ def test_golden_count_is_that_of_transformers(case: str) -> None:
     assert _transformers_count(GOLDEN[case]["config"]) == GOLDEN[case]["parameters"]
 
 
+@pytest.mark.slow_beyond(20)
 @pytest.mark.parametrize("name", model_names())
 def test_catalogue_model_counts_as_transformers_does(name: str) -> None:
-    document = json.loads((CATALOG / f"{name}.json").read_text(encoding="utf-8"))
-    assert read_huggingface_config(document, name=name).parameters() == _transformers_count(document)
+    assert model(name).parameters() == _transformers_count(model_document(name))
 
 
 @pytest.mark.slow

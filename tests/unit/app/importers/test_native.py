@@ -26,6 +26,7 @@ def document(name: str = "llama-3.1-8b") -> dict[str, Any]:
     return json.loads(TypeAdapter(ModelGraph).dump_json(model(name)))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow_beyond(60)
 @pytest.mark.parametrize("name", model_names())
 def test_written_graph_is_read_back_equal(name: str) -> None:
     assert read_graph(TypeAdapter(ModelGraph).dump_json(model(name))) == model(name)
