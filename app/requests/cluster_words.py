@@ -313,7 +313,7 @@ _PCIE = re.compile(
     re.IGNORECASE,
 )
 _SXM = re.compile(r"\b(?:sxm[2-6]?|oam|hgx|baseboard)(?![a-z0-9])", re.IGNORECASE)
-_GRES = re.compile(r"^\s*(?:--?(?:gres|gpus(?:-per-node)?)[=\s])?\s*(?:(?:nvidia|amd)\.com/)?gpu\s*:", re.IGNORECASE)
+_GRES = re.compile(r"^\s*(?:--?(?:gres|gpus(?:-per-node)?)[=\s]\s*)?(?:(?:nvidia|amd)\.com/)?gpu\s*:", re.IGNORECASE)
 
 
 def _sayings(part: str, text: str, own: Mapping[str, NodeType]) -> list[_Saying]:
@@ -532,7 +532,7 @@ _PHRASES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("nodes", r"HX(N)"),
         ("each of", r"E(?=P?NH)"),
         ("each next", r"E"),
-        ("total", r"T+(?=NH)|O"),
+        ("total", r"(?<!T)T+(?=NH)|O"),
         ("node", r"H"),
         ("", r"X(?=NH)|[GDSCPTBb]"),
     )

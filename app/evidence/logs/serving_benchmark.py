@@ -31,7 +31,7 @@ _FIGURES = {
 }
 """Figures of a run: the benchmark's name, and what its unit is in ours."""
 
-_TITLE = re.compile(r"=+ Serving Benchmark Result =+")
+_TITLE = re.compile(r"= Serving Benchmark Result =")
 _END = "=" * 40
 """Part of the line under the table; in its title there are fewer."""
 

@@ -42,7 +42,7 @@ _KIND_OF_WORD: Mapping[str, str] = {
 LARGEST_HOST = 16
 """Devices of the largest host of the hardware catalogue: nodes with more are racks of hosts."""
 
-_SPEED = re.compile(r"(?:(?P<times>\d+) ?x ?)?(?P<figure>\d+(?:\.\d+)?) ?\(?G(?P<unit>b|B)(?:/s|ps)?\b", re.ASCII)
+_SPEED = re.compile(r"(?<!\d)(?:(?P<times>\d+) ?x ?)?(?P<figure>\d+(?:\.\d+)?) ?\(?G(?P<unit>b|B)(?:/s|ps)?\b", re.ASCII)
 _PER_GPU = re.compile(r"per GPU", re.IGNORECASE)
 
 

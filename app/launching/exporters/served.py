@@ -20,7 +20,7 @@ from meshwright.solver.verify.serving.degrees import kv_bytes_per_token
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 """A name of the Hugging Face Hub: an owner, a slash and a repository (huggingface_hub, validate_repo_id)."""
-_ENDINGS = re.compile(r" \((?:text decoder|assumed decoder|sizes of [^)]*)\)\Z")
+_ENDINGS = re.compile(r" \((?:text decoder|assumed decoder|sizes of [^()]*)\)\Z")
 """Endings that say how a model was read: as the decoder of one of text and images, with the sizes of another."""
 
 
