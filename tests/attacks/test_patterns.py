@@ -1,4 +1,4 @@
-"""No pattern of the product takes more than about linear time: each is searched in long texts that are made of its own parts."""
+"""No pattern of the product takes more than about linear time: each is searched in long texts made of its own parts."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _in_set(items: Any, letter: str) -> bool:
 
 
 def attacks(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
-    """Yield beginnings and what is repeated behind them: every part of the pattern that may repeat, after what comes before it."""
+    """Yield beginnings and what is repeated behind them: every part that may repeat, after what comes before it."""
     parsed = list(parser.parse(pattern.pattern, pattern.flags))
     for beginning, repeated in _repeats(parsed, ""):
         yield beginning, repeated

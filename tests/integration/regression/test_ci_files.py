@@ -80,7 +80,10 @@ def test_the_action_gitlab_and_the_hook_notice_a_regression(project: Project) ->
     assert f"::error file=plans/{NAME},line=1,title=meshwright%3A slo::" in ran.stdout
     assert summary.read_text().startswith("# Steps before\n## Plans in `plans`: failed\n")
     assert (shell.repository / "meshwright-junit.xml").exists() and (shell.repository / "meshwright.sarif").exists()
-    assert shell.noted.read_text() == f"-m pip install --quiet --constraint {ROOT}/requirements.lock {ROOT}\n"
+    assert shell.noted.read_text() == (
+        f"-m pip install --quiet --require-hashes --no-deps -r {ROOT}/requirements-image.lock\n"
+        f"-m pip install --quiet --no-deps --no-build-isolation --no-index {ROOT}\n"
+    )
 
     job = read_yaml(SAMPLE / ".gitlab-ci.yml")["plans"]
     variables = {name: value.replace("$CI_PROJECT_DIR", str(shell.repository)) for name, value in job["variables"].items()}
