@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from meshwright.app.base.errors import RateLimitedError, SolverCrashError
-from meshwright.app.service.limited import live_within, memory_of_machine
+from meshwright.app.service.limited import FIRST_PRELOADED, live_within, memory_of_machine
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 
 LIMIT_S = 60.0
@@ -50,7 +50,7 @@ class Children:
         self._memory_bytes = min(memory_bytes, memory_of_machine() // (AT_ONCE + 1))
         self._limit_s = limit_s
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([_PRELOADED, *also_loaded])
+        self._context.set_forkserver_preload([FIRST_PRELOADED, _PRELOADED, *also_loaded])
         self._turns, self._of_tenant = Semaphore(AT_ONCE), dict[str, Lock]()
 
     async def answer(self, tenant: str, answering: Answering, document: Document) -> Document:

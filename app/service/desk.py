@@ -315,6 +315,14 @@ class JobDesk:
         with writing(self._engine) as connection:
             connection.execute(handed_back.values(hand_backs=jobs.c.hand_backs + 1))
 
+    def show_waiting(self, workflows: Sequence[str], worker: str) -> None:
+        """Say that jobs wait again which a worker had in hand, but for those that another has begun meanwhile."""
+        given_back = update(jobs).where(
+            jobs.c.workflow.in_(workflows), jobs.c.status == JobStatus.RUNNING.value, jobs.c.worker == worker
+        )
+        with writing(self._engine) as connection:
+            connection.execute(given_back.values(status=JobStatus.QUEUED.value, revision=jobs.c.revision + 1))
+
 
 def _still_ours(job: BegunJob) -> tuple[ColumnElement[bool], ...]:
     return (jobs.c.id == job.id, jobs.c.status == JobStatus.RUNNING.value, jobs.c.attempt == job.attempt)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 """Linux, prctl(2): the signal that a process gets when its parent ends."""
+FIRST_PRELOADED = "meshwright.app.service.preloaded_first"
+"""The module that every fork server loads before any other."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 """Linux, control groups version 2: the bytes that a container may use, or ``max``."""
 

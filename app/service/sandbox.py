@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerProcess
 
 from meshwright.app.base.errors import SolveMemoryError, SolverCrashError, SolveTimeoutError
 from meshwright.app.base.solving import OnBeat, SolveFunction, ignore_beat, solve_here
-from meshwright.app.service.limited import end_fork_server, live_within
+from meshwright.app.service.limited import FIRST_PRELOADED, end_fork_server, live_within
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
@@ -89,7 +89,7 @@ class ChildSolver:
     ) -> None:
         self._solve, self._limits = solve, limits or Limits()
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([preload])
+        self._context.set_forkserver_preload([FIRST_PRELOADED, preload])
         self._running: set[ForkServerProcess] = set()
         self._starting = 0
         self._is_closed = False

@@ -109,7 +109,9 @@ class Worker:
         if left:
             log.warning("jobs go back to the queue", extra={"jobs": len(left)})
             self._try(lambda: self._desk.note_hand_back(left))
+            # A job that is running and silent is taken over: until it is queued again it stays so.
             self._try(lambda: self._queue.resume(left))
+            self._try(lambda: self._desk.show_waiting(left, self.name))
 
     def _beat(self) -> None:
         self._desk.worker_beat(

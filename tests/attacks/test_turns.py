@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -135,6 +137,33 @@ def test_restarts_in_order_are_no_losses(engine: Engine) -> None:
         assert desk.begin(submitted.id, "w") is not None
         desk.note_hand_back([submitted.id])
     assert run(engine, submitted.id) == (JobStatus.SUCCEEDED.value, None)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("tests.attacks.long_worker", "1", "60"), ("tests.attacks.slow_worker",)], ids=["solving", "starting"]
+)
+def test_a_signal_to_all_processes_of_a_worker_gives_its_job_back(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """As a terminal and systemd send it: to the fork server and the child that solves as well."""
+    module, *more = arguments
+    with sqlite_file(tmp_path) as database:
+        engine = open_engine(database.url)
+        upgrade(engine)
+        migrate_queue(database.url)
+        submitted = ask(engine, "a", "key", 0, urgency=3).job
+        assert submitted is not None
+        command = [sys.executable, "-c", f"from {module} import main; main()", database.url, *more]
+        process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE)
+        until_s = time.monotonic() + WITHIN_S
+        while state(engine)[0] != JobStatus.RUNNING.value:
+            assert time.monotonic() < until_s and process.poll() is None
+            time.sleep(0.1)
+        # Past the moment at which its child, or the fork server, is begun.
+        time.sleep(2.0)
+        os.killpg(process.pid, signal.SIGTERM)
+        _, said = process.communicate(timeout=WITHIN_S)
+        assert state(engine) == (JobStatus.QUEUED.value, None), said.decode()
+        assert b"Traceback" not in said, said.decode()
+        engine.dispose()
 
 
 @pytest.mark.slow
@@ -289,3 +318,10 @@ def run(
     with reading(engine) as connection:
         row = connection.execute(select(jobs.c.status, jobs.c.answer)).one()
     return row.status, row.answer
+
+
+def state(engine: Engine) -> tuple[str, str | None]:
+    """Return the one job's status and problem."""
+    with reading(engine) as connection:
+        row = connection.execute(select(jobs.c.status, jobs.c.problem)).one()
+    return row.status, row.problem
