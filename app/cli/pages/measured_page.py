@@ -13,7 +13,7 @@ from meshwright.app.base.figures import percent, seconds, significant
 from meshwright.app.service.explaining.explanation import Explanation
 from meshwright.app.service.explaining.measured import Metric
 from meshwright.app.service.explaining.slow import Compared, MeasuredAnswer, NamedCause
-from meshwright.solver.answer.layouts import Uniform
+from meshwright.solver.answer.layouts import Replicas, Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import TimeBreakdown
 
@@ -101,7 +101,10 @@ def _listed(head: str, answer: MeasuredAnswer, causes: list[NamedCause]) -> Grou
 
 
 def _limits(plan: Plan) -> str:
-    """What limits a plan, the largest parts of its time first."""
+    """What limits a plan: the largest parts of a step's time, or how busy its replicas are."""
+    if isinstance(plan.layout, Replicas):
+        load = plan.layout.load
+        return f" A decode step takes {seconds(load.decode_step_s)}, and replicas are {percent(load.utilisation)} busy."
     if not isinstance(plan.layout, Uniform) or plan.layout.placement.breakdown is None:
         return ""
     return f" A step is {breakdown_in_words(plan.layout.placement.breakdown)}."

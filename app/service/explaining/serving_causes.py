@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from meshwright.app.base.figures import seconds
 from meshwright.app.base.solving import predict_here
 from meshwright.app.service.explaining.causes import (
     CLOCK_CHECK,
@@ -32,30 +33,29 @@ from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.request import Arrivals, Length, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
-    EmpiricalLength,
     FixedLength,
-    GammaArrivals,
-    LognormalLength,
     PoissonArrivals,
-    ScheduleArrivals,
 )
 from meshwright.solver.training.costs.host import host_time
 
 
 @dataclass(frozen=True, slots=True)
 class ServingCase:
-    """A server's plan and load under one change; ``launched`` says that hosts launch each kernel of each step."""
+    """A server's plan and load under one change; ``launches_s`` is what the host takes for a step whose kernels it launches."""
 
     request: ServingRequest
     plan: Plan
-    launched: bool = False
+    launches_s: float = 0.0
 
     def predicted(self) -> Predicted | None:
         """Return its figures, None where it does not fit or keep up; raises InvalidInputError where it can't be."""
         plan = predict_here(self.request, self.plan)
         if not plan.feasible or plan.predicted is None:
             return None
-        return _with_launches(self.request, plan, plan.predicted) if self.launched else plan.predicted
+        if not self.launches_s or not isinstance(plan.layout, Replicas):
+            return plan.predicted
+        is_closed = isinstance(self.request.workload.arrivals, ClosedArrivals)
+        return _with_launches(plan.predicted, plan.layout.load, self.launches_s, is_closed=is_closed)
 
     @property
     def replicas(self) -> Replicas:
@@ -78,24 +78,8 @@ class ServingCase:
         return replace(self, plan=replace(self.plan, layout=layout))
 
 
-def _with_launches(request: ServingRequest, plan: Plan, predicted: Predicted) -> Predicted:
-    """The figures where hosts launch each kernel from PyTorch's modules: a step takes no less than that.
-
-    The host's time is that of a forward pass in training (`solver.training.costs.host`).
-    """
-    assert isinstance(plan.layout, Replicas), "a server's command stands for equal replicas"
-    device, load = request.cluster.groups[0].node.device, plan.layout.load
-    of_block = {
-        name: host_time(
-            request.model.block(name), device, HAND_FUSED, collectives_of_sum=int(plan.layout.axes.tp > 1)
-        ).forward_s
-        for name in set(request.model.layers)
-    }
-    host_s = sum(of_block[name] for name in request.model.layers)
-    return _longer(predicted, load, host_s, is_closed=isinstance(request.workload.arrivals, ClosedArrivals))
-
-
-def _longer(predicted: Predicted, load: EngineLoad, host_s: float, *, is_closed: bool) -> Predicted:
+def _with_launches(predicted: Predicted, load: EngineLoad, host_s: float, *, is_closed: bool) -> Predicted:
+    """The figures of a server of which no step takes less than the host does."""
     ttft_s, tpot_s = predicted.ttft_p95_s, predicted.tpot_p95_s
     assert ttft_s is not None and tpot_s is not None, "a server's figures have both times"
     later_s, more_s = max(0.0, host_s - load.prefill_time_s), max(0.0, host_s - load.decode_step_s)
@@ -108,6 +92,29 @@ def _longer(predicted: Predicted, load: EngineLoad, host_s: float, *, is_closed:
         tokens_per_s=predicted.tokens_per_s / slowed,
         bands={},
     )
+
+
+def _modules_s(case: ServingCase) -> float:
+    """The host's time for a step that PyTorch's modules run one by one: that of a forward pass in training.
+
+    Engines have fused kernels and no autograd, and take less: how much less is not known. Llama 7B takes 39 ms a token so on an
+    A100 (PyTorch's announcement of gpt-fast), 1.2 ms a layer.
+    """
+    model, device = case.request.model, case.request.cluster.groups[0].node.device
+    sums = int(case.replicas.axes.tp > 1)
+    of_block = {
+        name: host_time(model.block(name), device, HAND_FUSED, collectives_of_sum=sums).forward_s for name in set(model.layers)
+    }
+    return sum(of_block[name] for name in model.layers)
+
+
+def _launched(case: ServingCase, factor: float) -> ServingCase:
+    return replace(case, launches_s=factor * case.replicas.load.decode_step_s)
+
+
+def _launched_extent(case: ServingCase) -> Extent:
+    most = _modules_s(case) / case.replicas.load.decode_step_s
+    return Extent(most, 1.0, max(most, 1.0))
 
 
 def _devices(case: ServingCase, factor: float) -> ServingCase:
@@ -145,10 +152,10 @@ def _chunks(case: ServingCase, factor: float) -> ServingCase | None:
 
 
 def _whole_prompts(case: ServingCase, _: float) -> ServingCase | None:
-    longest = _longest(case.request.workload.prompt_tokens)
-    if longest is None or longest <= case.replicas.load.max_num_batched_tokens:
+    length = case.request.workload.prompt_tokens
+    if not isinstance(length, FixedLength) or length.fixed <= case.replicas.load.max_num_batched_tokens:
         return None
-    return case.within(max_num_batched_tokens=longest)
+    return case.within(max_num_batched_tokens=length.fixed)
 
 
 def _cache(case: ServingCase, factor: float) -> ServingCase:
@@ -165,52 +172,29 @@ def _hits(case: ServingCase, factor: float) -> ServingCase | None:
 
 
 def _load(case: ServingCase, factor: float) -> ServingCase | None:
-    arrivals = _scaled_arrivals(case.request.workload.arrivals, factor)
-    return None if arrivals is None else case.at(replace(case.request.workload, arrivals=arrivals))
-
-
-def _scaled_arrivals(arrivals: Arrivals, factor: float) -> Arrivals | None:
-    match arrivals:
-        case PoissonArrivals() | GammaArrivals():
-            return replace(arrivals, requests_per_s=arrivals.requests_per_s * factor)
-        case ScheduleArrivals():
-            return arrivals.at(arrivals.requests_per_s * factor)
-        case ClosedArrivals():
-            return replace(arrivals, concurrency=max(1, round(arrivals.concurrency * factor)))
+    match case.request.workload.arrivals:
+        case PoissonArrivals() as arrivals:
+            changed: Arrivals = replace(arrivals, requests_per_s=arrivals.requests_per_s * factor)
+        case ClosedArrivals() as arrivals:
+            changed = replace(arrivals, concurrency=max(1, round(arrivals.concurrency * factor)))
         case _:
             return None
+    return case.at(replace(case.request.workload, arrivals=changed))
 
 
 def _prompts(case: ServingCase, factor: float) -> ServingCase | None:
-    length = case.request.workload.prompt_tokens
-    return None if length is None else case.at(replace(case.request.workload, prompt_tokens=_scaled(length, factor)))
+    length = _scaled(case.request.workload.prompt_tokens, factor)
+    return None if length is None else case.at(replace(case.request.workload, prompt_tokens=length))
 
 
 def _answers(case: ServingCase, factor: float) -> ServingCase | None:
-    length = case.request.workload.output_tokens
-    return None if length is None else case.at(replace(case.request.workload, output_tokens=_scaled(length, factor)))
+    length = _scaled(case.request.workload.output_tokens, factor)
+    return None if length is None else case.at(replace(case.request.workload, output_tokens=length))
 
 
-def _scaled(length: Length, factor: float) -> Length:
-    match length:
-        case FixedLength():
-            return FixedLength(max(1, round(length.fixed * factor)))
-        case LognormalLength():
-            return LognormalLength(length.mean * factor, length.p95 * factor)
-        case EmpiricalLength():
-            return EmpiricalLength(tuple(max(1, round(tokens * factor)) for tokens in length.empirical))
-
-
-def _longest(length: Length | None) -> int | None:
-    match length:
-        case FixedLength():
-            return length.fixed
-        case LognormalLength():
-            return round(length.p95)
-        case EmpiricalLength():
-            return max(length.empirical)
-        case None:
-            return None
+def _scaled(length: Length | None, factor: float) -> FixedLength | None:
+    """A length so many times longer: options of a command say fixed ones alone."""
+    return FixedLength(max(1, round(length.fixed * factor))) if isinstance(length, FixedLength) else None
 
 
 def _smaller(change: Callable[[ServingCase, float], ServingCase | None]) -> Callable[[ServingCase, float], ServingCase | None]:
@@ -231,9 +215,13 @@ _LENGTHS_CHECK = "usage in the answers: prompt_tokens and completion_tokens; cha
 CAUSES: tuple[Cause[ServingCase], ...] = (
     Cause(
         "no-cuda-graphs",
-        lambda case, _: replace(case, launched=True),
-        words("steps run without CUDA graphs: the host launches each kernel"),
+        _launched,
+        lambda case, factor: (
+            "steps run without CUDA graphs: the host launches each kernel, "
+            f"{seconds(factor * case.replicas.load.decode_step_s)} a step"
+        ),
         "the log of the start: vLLM enforce_eager=False and Capturing CUDA graphs, SGLang Capture cuda graph; nsys shows gaps",
+        _launched_extent,
         flags=frozenset(("enforce-eager", "disable-cuda-graph")),
     ),
     Cause(
