@@ -41,17 +41,21 @@ from meshwright.solver.training.costs.host import host_time
 
 @dataclass(frozen=True, slots=True)
 class ServingCase:
-    """A server's plan and load under one change; ``launches_s`` is what the host takes for a step whose kernels it launches."""
+    """A server's plan and load under one change; ``launches_s`` is what the host takes for a step whose kernels it launches,
+    and ``counted`` how many tokens the measurement counts for each generated one."""
 
     request: ServingRequest
     plan: Plan
     launches_s: float = 0.0
+    counted: float = 1.0
 
     def predicted(self) -> Predicted | None:
         """Return its figures, None where it does not fit or keep up; raises InvalidInputError where it can't be."""
         plan = predict_here(self.request, self.plan)
         if not plan.feasible or plan.predicted is None:
             return None
+        if self.counted != 1.0:
+            return replace(plan.predicted, tokens_per_s=self.counted * plan.predicted.tokens_per_s)
         if not self.launches_s or not isinstance(plan.layout, Replicas):
             return plan.predicted
         is_closed = isinstance(self.request.workload.arrivals, ClosedArrivals)
@@ -202,6 +206,13 @@ def _smaller(change: Callable[[ServingCase, float], ServingCase | None]) -> Call
     return lambda case, factor: change(case, 1.0 / factor)
 
 
+def _counts_prompts(case: ServingCase, _: float) -> ServingCase | None:
+    prompt, answer = case.request.workload.prompt_tokens, case.request.workload.output_tokens
+    if not isinstance(prompt, FixedLength) or not isinstance(answer, FixedLength):
+        return None
+    return replace(case, counted=(prompt.fixed + answer.fixed) / answer.fixed)
+
+
 def _experts(case: ServingCase, factor: float) -> ServingCase | None:
     work = case.request.workload
     if EXPERTS not in case.request.model.dims or case.replicas.axes.ep == 1 or work.experts != BALANCED:
@@ -308,6 +319,12 @@ CAUSES: tuple[Cause[ServingCase], ...] = (
         lambda _, factor: f"tokens spread unevenly over experts, as a power law of exponent {factor - 1.0:.2g}",
         "tokens of each expert (SGLang: --enable-expert-distribution-metrics; vLLM: --enable-eplb logs balancedness)",
         lambda _: Extent(3.0, 1.1, 2.0),
+    ),
+    Cause(
+        "counts-prompts",
+        _counts_prompts,
+        words("the figure counts the tokens of prompts, too"),
+        "the benchmark's own words: Total token throughput counts both, Output token throughput what is generated",
     ),
     Cause(
         "prefix-hits",

@@ -316,7 +316,8 @@ def _judged(
     explains = distance <= 1.0 and moved >= HALF * wanted
     if moved < NEGLIGIBLE or (not explains and moved > wanted + CLOSE):
         return None
-    score = distance + _unlikely(priced) - (LIKELY if cause.flags & flags else 0.0)
+    # To a tenth of a half band: a search ends within 1%, and the order of the table decides among equals.
+    score = round(distance, 1) + _unlikely(priced) - (LIKELY if cause.flags & flags else 0.0)
     named = NamedCause(
         name=cause.name,
         what=cause.said(base, priced.factor),

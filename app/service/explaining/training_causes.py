@@ -49,18 +49,22 @@ from meshwright.solver.training.space.implementation import as_implemented, impl
 
 @dataclass(frozen=True, slots=True)
 class TrainingCase:
-    """A training command under one change; ``plan`` is None where the command itself is changed."""
+    """A training command under one change; ``plan`` is None where the command itself is changed, and ``counted`` the share of
+    its tokens that the measurement counts."""
 
     request: TrainingRequest
     stated: StatedTraining
     plan: Plan | None
+    counted: float = 1.0
 
     def predicted(self) -> Predicted | None:
         """Return its figures, None where it would not fit; raises InvalidInputError where it can't be."""
         if self.plan is None and broken_rules(self.request, self.stated):
             return None
         plan = predict_here(self.request, self.plan or training_plan(self.request, self.stated))
-        return None if plan.reason is not None and plan.reason.unit == "bytes" else plan.predicted
+        if plan.predicted is None or (plan.reason is not None and plan.reason.unit == "bytes"):
+            return None
+        return replace(plan.predicted, tokens_per_s=self.counted * plan.predicted.tokens_per_s)
 
     @property
     def implementation(self) -> Implementation:
@@ -264,6 +268,12 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         ),
         words("half of the devices take part"),
         "the world size that the log prints at its start; nvidia-smi on each node: are all devices busy?",
+    ),
+    Cause(
+        "counts-one-device",
+        _where(lambda c: c.world > 1, lambda c: replace(c, counted=1.0 / c.world)),
+        words("the figure is of one device, not of all"),
+        "the log's own unit: tokens a second of a device, or of all? Then add /gpu to the figure",
     ),
     Cause(
         "clocks",

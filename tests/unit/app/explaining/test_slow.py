@@ -82,6 +82,7 @@ TRAINING = {
     "low-precision-off": Scene(megatron(OF_7B, micro=2, tp=2, more="--fp8-format hybrid"), on("8xH100")),
     "small-microbatch": Scene(megatron(OF_SMALL, seq=1024, micro=16, batch=512), on("8xH100")),
     "half-the-devices": Scene(OVER_NODES, FOUR_NODES),
+    "counts-one-device": Scene(SPLIT, ONE_NODE, measured=(Metric.TOKENS,)),
     "clocks": Scene(SPLIT, ONE_NODE, 1.7),
     "links": Scene(SPLIT, ONE_NODE, 12.0),
     "host": Scene(SPLIT, ONE_NODE, 4.0),
@@ -117,6 +118,7 @@ SERVING = {
         2.5,
         BOTH,
     ),
+    "counts-prompts": Scene(SERVER, ALONE, measured=(Metric.TPOT, Metric.TOKENS)),
     "prefix-hits": Scene(SERVER, ALONE, 4.0, (Metric.TPOT, Metric.TOKENS)),
     "load-below": Scene(SERVER, ALONE, 2.0, BOTH),
     "prompts-shorter": Scene(SERVER, ALONE, 4.0, BOTH),
@@ -249,10 +251,13 @@ def test_what_explains_a_part_comes_after_with_how_much() -> None:
 
 
 def test_a_flag_that_no_figure_counts_comes_first() -> None:
-    line = on("1xH100", isl="200", osl="200", concurrency="8")
-    graphs, eager = (answer(f"vllm serve Qwen/Qwen3-8B{flag}", line, "tpot 14ms") for flag in ("", " --enforce-eager"))
-    assert eager.causes[0].name == "no-cuda-graphs"
-    assert {cause.name for cause in graphs.causes} == {cause.name for cause in eager.causes}
+    line = on("4xH100", isl="2000", osl="200", concurrency="16")
+    plain, flagged = (
+        [cause.name for cause in answer(f"vllm serve Qwen/Qwen3-8B -tp 2{flag}", line, "tpot 13ms").causes if cause.explains]
+        for flag in ("", " --disable-custom-all-reduce")
+    )
+    assert plain[0] == "no-cuda-graphs" and flagged[0] == "links"
+    assert set(plain) == set(flagged)
 
 
 @pytest.mark.parametrize(
