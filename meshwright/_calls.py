@@ -102,6 +102,7 @@ def explain(
     objective: str | None = None,
     search: bool = True,
     files: Mapping[str, str] | None = None,
+    measured: str | None = None,
 ) -> Explanation:
     """Return what a launch command does: whether it starts and fits, its figures, and what plan is better.
 
@@ -109,13 +110,15 @@ def explain(
     gpus      the devices in words, and the other options as of ``meshwright plan``: what the command does not say
     search    False does not look for a better plan
     files     texts of the configurations that the command names, by name
+    measured  figures of the run, as ``840tok/s/gpu`` or ``ttft 1.2s, tpot 35ms``: the document says what explains them
 
     Raises InvalidInputError for a command that can't be read, and for what neither it nor an option says.
     """
     from meshwright.app.requests.files import given_request
     from meshwright.app.requests.one_line import OneLine
-    from meshwright.app.service.explaining.explain import asked_of, explained, with_better
+    from meshwright.app.service.explaining.explain import asked_of, explained, with_better, with_measured
     from meshwright.app.service.explaining.launch_files import LaunchFiles
+    from meshwright.app.service.explaining.measured import read_measured
 
     options = {
         "gpus": gpus,
@@ -132,7 +135,11 @@ def explain(
     }
     line = OneLine(str(model), **{name: None if value is None else str(value) for name, value in options.items()})  # type: ignore[arg-type]
     beside = LaunchFiles({str(name): str(text) for name, text in (files or {}).items()})
-    found = explained(asked_of(str(command), line, lambda document: given_request(document, folder=Path()), beside))
+    figures = () if measured is None else read_measured((str(measured),))
+    asked = asked_of(str(command), line, lambda document: given_request(document, folder=Path()), beside)
+    found = explained(asked)
+    if figures:
+        found = with_measured(found, asked, figures)
     return Explanation(with_better(found, solve_here) if search else found)
 
 

@@ -118,6 +118,12 @@ def explain(
         list[Path] | None,
         typer.Option("--with", metavar="FILE", parser=input_path, help="File that the command reads; several may be given."),
     ] = None,
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--measured", metavar="FIGURES", help="What ran: 840tok/s/gpu, 9.2s, 'MFU 23%', 'ttft 1.2s, tpot 35ms'; say why."
+        ),
+    ] = None,
     as_given: Annotated[bool, typer.Option("--as-given", help="Do not look for a better plan.")] = False,
     as_json: AsJson = False,
 ) -> int:
@@ -126,7 +132,14 @@ def explain(
     from meshwright.app.cli.commands.planning import Output
 
     output = Output.JSON if as_json else Output.PAGE
-    asked = ExplainCommand(command or [], line.of_model(model or ""), output, search=not as_given, beside=beside or [])
+    asked = ExplainCommand(
+        command or [],
+        line.of_model(model or ""),
+        output,
+        search=not as_given,
+        beside=beside or [],
+        measured=measured or [],
+    )
     return run_explain(asked, environment_settings())
 
 

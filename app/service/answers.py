@@ -17,8 +17,9 @@ from meshwright.app.requests.plan_documents import answer_document, read_plan, r
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.asking import NewExplanation
 from meshwright.app.service.explaining.document import explanation_document
-from meshwright.app.service.explaining.explain import asked_of, explained
+from meshwright.app.service.explaining.explain import asked_of, explained, with_measured
 from meshwright.app.service.explaining.launch_files import LaunchFiles
+from meshwright.app.service.explaining.measured import read_measured
 from meshwright.app.service.load import simulation_document
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
@@ -48,16 +49,16 @@ def explanation(document: Document) -> dict[str, Any]:
         objective=asked.objective,
     )
     own = None if asked.config is None else {"config": dict(asked.config), "name": asked.model or _OWN}
-    found = explained(
-        asked_of(
-            asked.command,
-            line,
-            lambda request: resolve_request(request, files=NoFiles()),
-            LaunchFiles(asked.files),
-            lambda name: own or dict(model_of_catalogue(name)),
-        )
+    figures = () if asked.measured is None else read_measured((asked.measured,))
+    read = asked_of(
+        asked.command,
+        line,
+        lambda request: resolve_request(request, files=NoFiles()),
+        LaunchFiles(asked.files),
+        lambda name: own or dict(model_of_catalogue(name)),
     )
-    return explanation_document(found)
+    found = explained(read)
+    return explanation_document(with_measured(found, read, figures) if figures else found)
 
 
 def new_explanation(document: Document) -> NewExplanation:

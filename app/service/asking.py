@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.requests.document import RequestDocument
+from meshwright.app.service.explaining.measured import Metric
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.plan_record import PlanRecord
@@ -37,6 +38,7 @@ class NewExplanation:
     batch, seq   training: sequences of a step, and their tokens
     precision    number format of the weights
     objective    what a better plan is better at
+    measured     figures that were measured, with commas between: ``840tok/s/gpu``, ``ttft 1.2s, tpot 35ms``
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -56,6 +58,7 @@ class NewExplanation:
     seq: int | None = None
     precision: str | None = None
     objective: str | None = None
+    measured: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.files) > MOST_FILES:
@@ -109,6 +112,41 @@ class BetterCommand:
     differences: tuple[ExplainedDifference, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A measured figure as it was given, and in the unit of predictions beside the predicted one and its band."""
+
+    given: str
+    metric: Metric
+    measured: float
+    predicted: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class GapCause:
+    """A cause of a gap: its factor, null where it has none; the first compared figure under it; the share of the gap that it
+    makes up; whether the measured figures lie in the band of a prediction under it; and what to look at."""
+
+    name: str
+    what: str
+    factor: float | None
+    figure: float
+    share: float
+    explains: bool
+    check: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedRun:
+    """Measured figures, the farthest off first, and the causes by rank; there are none where all are as predicted."""
+
+    as_predicted: bool
+    compared: tuple[ComparedFigure, ...]
+    causes: tuple[GapCause, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationDocument:
     """The explanation of a launch command (``meshwright.explanation/1``)."""
@@ -126,6 +164,7 @@ class ExplanationDocument:
     searched: bool
     better: BetterCommand | None
     request: RequestDocument
+    measured: ComparedRun | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,34 @@ def test_bad_input_says_what_to_do(words: tuple[str, ...], message: str, cli: Cl
     assert message in cli.err
 
 
+def test_a_slow_run_is_explained_on_a_page_and_in_the_document(cli: Cli) -> None:
+    measured = ("--measured", "80tok/s", "--measured", "tpot 30ms")
+    assert cli("explain", *OPTIONS, *measured, "--", *COMMAND) == 0
+    page = " ".join(cli.out.split())
+    for words in (
+        "outside of the band",
+        "1. steps run without CUDA graphs",
+        "check: the log of the start",
+        "meshwright observe",
+    ):
+        assert words in page
+    assert cli("explain", *OPTIONS, *measured, "--json", "--", *COMMAND) == 0
+    told = cli.json()["measured"]
+    assert [each["given"] for each in told["compared"]] == ["tpot 30ms", "80tok/s"] and not told["as_predicted"]
+    assert "no-cuda-graphs" in [cause["name"] for cause in told["causes"]]
+
+
+def test_a_run_as_predicted_says_what_limits_it(cli: Cli) -> None:
+    assert cli("explain", *OPTIONS, "--measured", "80tok/s", "--", *COMMAND) == 0
+    page = " ".join(cli.out.split())
+    assert "As predicted: nothing to look for. A decode step takes" in page and "What would explain" not in page
+
+
+def test_a_measurement_that_is_not_understood_says_how_to_write_one(cli: Cli) -> None:
+    assert cli("explain", *OPTIONS, "--measured", "fast", "--", *COMMAND) == 2
+    assert "840tok/s/gpu" in cli.err
+
+
 def test_a_folder_is_a_script_and_the_files_that_it_names(cli: Cli) -> None:
     folder = cli.folder / "run"
     folder.mkdir()

@@ -215,6 +215,8 @@ def test_launch_commands_are_explained(cli: Cli) -> None:
     assert cli("explain", *options, "--json", "--", *command.split()) == 0
     assert {**cli.json(), "command": command} == found.document
     assert repr(found) == "Explanation(vllm: runs)"
+    slow = meshwright.explain(command, gpus="8xH100", isl=200, osl=20, concurrency=8, search=False, measured="tpot 30ms")
+    assert slow.document["measured"]["causes"] and found.document["measured"] is None
     assert found.request.document["cluster"] == found.document["request"]["cluster"]
 
 

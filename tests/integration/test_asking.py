@@ -68,6 +68,8 @@ def test_the_examples_are_explained(name: str, client: httpx.Client) -> None:
         ({"cluster": "8xH10O"}, "H10O"),
         ({"rate": -1}, "--rate"),
         ({"strange": 1}, "strange"),
+        ({"measured": "fast"}, "not understood"),
+        ({"measured": "9s"}, "none of serving"),
         ({"command": "x" * 200_001}, "too long"),
         ({"files": {str(i): "" for i in range(21)}}, "too many files"),
         ({"command": "deepspeed train.py --deepspeed_config /etc/passwd"}, "was not given"),
@@ -76,6 +78,13 @@ def test_the_examples_are_explained(name: str, client: httpx.Client) -> None:
 def test_faulty_questions_are_told(changes: dict[str, Any], told: str, client: httpx.Client) -> None:
     answer = client.post("/v1/explain", json={**SERVER, **changes}, timeout=280)
     assert told in str(problem(answer, 422, "invalid-request")), answer.text
+
+
+def test_a_measured_speed_has_its_causes(client: httpx.Client) -> None:
+    answer = client.post("/v1/explain", json={**SERVER, "measured": "tpot 30ms"}, timeout=280)
+    assert answer.status_code == 200, answer.text
+    told = answer.json()["measured"]
+    assert not told["as_predicted"] and told["causes"][0]["check"]
 
 
 def test_a_model_may_come_with_its_config(client: httpx.Client) -> None:

@@ -22,9 +22,10 @@ from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.files import given_request
 from meshwright.app.requests.one_line import OneLine
 from meshwright.app.requests.plan_documents import read_plan_document
-from meshwright.app.service.explaining.explain import EXAMPLE, asked_of, explained, with_better
+from meshwright.app.service.explaining.explain import EXAMPLE, asked_of, explained, with_better, with_measured
 from meshwright.app.service.explaining.explanation import Verdict
 from meshwright.app.service.explaining.launch_files import NO_FILES, READ_ENDS, LaunchFiles
+from meshwright.app.service.explaining.measured import read_measured
 from meshwright.app.service.runs import Observation, Observed, RunService, observation
 from meshwright.app.store.named_calibrations import CalibrationsOf
 from meshwright.app.store.runs import MeasuredRun, RunOutcome, read_run, run_document
@@ -41,14 +42,15 @@ MOST_FILES = 100
 
 @dataclass(frozen=True, slots=True)
 class ExplainCommand:
-    """Options of ``explain``: the words of a launch command or one path, the options of a request in one line, and files that
-    the command reads."""
+    """Options of ``explain``: the words of a launch command or one path, the options of a request in one line, files that
+    the command reads, and figures that were measured."""
 
     words: Sequence[str]
     line: OneLine
     output: Output
     search: bool
     beside: Sequence[Path] = ()
+    measured: Sequence[str] = ()
 
 
 def run_explain(command: ExplainCommand, settings: Settings) -> int:
@@ -59,7 +61,11 @@ def run_explain(command: ExplainCommand, settings: Settings) -> int:
 
     text, files = _given(command.words)
     files = files.beside(_texts(command.beside))
-    found = explained(asked_of(text, command.line, resolve, files))
+    figures = read_measured(command.measured) if command.measured else ()
+    asked = asked_of(text, command.line, resolve, files)
+    found = explained(asked)
+    if figures:
+        found = with_measured(found, asked, figures)
     if command.search:
         found = with_better(found, _solve)
     if command.output is Output.JSON:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from meshwright.app.base.console import plain
 from meshwright.app.base.figures import axes, counted, percent, speed_in_words
+from meshwright.app.cli.pages.measured_page import measured_parts
 from meshwright.app.cli.pages.plan_page import memory_at_risk, memory_bars, serving_parts, stage_table
 from meshwright.app.launching.flags.flag import GivenFlag, Standing
 from meshwright.app.service.explaining.explanation import Better, Explanation, Verdict
@@ -42,7 +43,8 @@ def print_explanation(console: Console, found: Explanation) -> None:
     parts += [plain(f"  {problem}") for problem in found.problems]
     if found.reason is not None:
         parts.append(plain(f"  {found.reason.message}"))
-    for part in (Group(*parts), *_figures(found), *_better(found), *_flags(found.given), *_notes(found)):
+    measured = measured_parts(found)
+    for part in (Group(*parts), *_figures(found), *measured, *_better(found), *_flags(found.given), *_notes(found)):
         console.print()
         console.print(part)
 

@@ -8,6 +8,7 @@ from meshwright.app.base.records import to_document
 from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.service.explaining.explanation import Better, Explanation
+from meshwright.app.service.explaining.slow import MeasuredAnswer
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 
@@ -32,6 +33,36 @@ def explanation_document(found: Explanation) -> dict[str, Any]:
         "searched": found.searched,
         "better": None if found.better is None else _better(found.better),
         "request": request_document(found.request),
+        "measured": None if found.measured is None else _measured(found.measured),
+    }
+
+
+def _measured(answer: MeasuredAnswer) -> dict[str, Any]:
+    return {
+        "as_predicted": answer.is_as_predicted,
+        "compared": [
+            {
+                "given": each.text,
+                "metric": each.metric.value,
+                "measured": each.measured,
+                "predicted": each.predicted,
+                "low": each.low,
+                "high": each.high,
+            }
+            for each in answer.compared
+        ],
+        "causes": [
+            {
+                "name": each.name,
+                "what": each.what,
+                "factor": each.factor,
+                "figure": each.figure,
+                "share": each.share,
+                "explains": each.explains,
+                "check": each.check,
+            }
+            for each in answer.causes
+        ],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from meshwright.app.requests.one_line import OneLine, Task, request_of_line
 from meshwright.app.requests.own_hardware import own_nodes
 from meshwright.app.service.explaining.explanation import Better, Explanation, differences
 from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles
+from meshwright.app.service.explaining.measured import MeasuredFigure
 from meshwright.app.service.explaining.reading import EXAMPLE, read_command
 from meshwright.app.service.explaining.server_plan import (
     broken_rules,
@@ -30,6 +31,7 @@ from meshwright.app.service.explaining.server_plan import (
     too_long_before,
     with_memory_share,
 )
+from meshwright.app.service.explaining.slow import measured_answer
 from meshwright.app.service.explaining.stated import Stated, StatedServer, StatedTraining
 from meshwright.app.service.explaining.training_plan import broken_rules as broken_training_rules
 from meshwright.app.service.explaining.training_plan import training_plan
@@ -198,7 +200,7 @@ def _require_own_launcher(stated: Stated, line: OneLine) -> None:
         raise InvalidInputError("the command starts another launcher", given=line.launcher, allowed=stated.launcher.value)
 
 
-__all__ = ["EXAMPLE", "Asked", "asked_of", "explained", "with_better"]
+__all__ = ["EXAMPLE", "Asked", "asked_of", "explained", "with_better", "with_measured"]
 
 LEAST_GAIN = 0.01
 """Share of the objective from which on a plan is called better: rates are searched on a grid of 1%."""
@@ -259,9 +261,10 @@ def _trained(found: Explanation, request: TrainingRequest, stated: StatedTrainin
     if problems:
         return replace(found, problems=problems)
     plan = training_plan(request, stated)
-    predicted = predict_here(replace(request, slo=Slo()), plan)
+    at_load = replace(request, slo=Slo())
+    predicted = predict_here(at_load, plan)
     judged = predicted if request.slo == Slo() else predict_here(request, plan)
-    return replace(found, plan=predicted, reason=predicted.reason or judged.reason)
+    return replace(found, plan=predicted, reason=predicted.reason or judged.reason, at_load=at_load)
 
 
 def _served(found: Explanation, request: ServingRequest, stated: StatedServer) -> Explanation:
@@ -302,7 +305,23 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
     judged = predict_here(held, plan)
     most = judged if judged.feasible and request.objective is Objective.THROUGHPUT else None
     dated = too_long_before(request, stated.flags, room, workers.max_num_seqs)
-    return replace(found, problems=dated, plan=predicted, most=most, reason=judged.reason)
+    return replace(found, problems=dated, plan=predicted, most=most, reason=judged.reason, at_load=at_load)
+
+
+def with_measured(found: Explanation, asked: Asked, figures: Sequence[MeasuredFigure]) -> Explanation:
+    """Return the explanation with what explains figures that were measured.
+
+    Raises InvalidInputError for figures that do not go with the workload, or with a command that has no prediction.
+    """
+    plan, request = found.plan, found.at_load
+    if plan is None or plan.predicted is None or request is None:
+        said = found.problems[0] if found.problems else "" if found.reason is None else found.reason.message
+        raise InvalidInputError(
+            f"nothing is predicted that a measurement could be compared with: {said}",
+            given=", ".join(figure.text for figure in figures),
+            remedy="give the command, the devices and the load that ran: explain without --measured says what does not fit",
+        )
+    return replace(found, measured=measured_answer(figures, request, plan, asked.stated))
 
 
 def with_better(found: Explanation, solve: Solve) -> Explanation:

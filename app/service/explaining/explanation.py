@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from meshwright.app.launching.flags.flag import GivenFlag, Standing
+from meshwright.app.service.explaining.slow import MeasuredAnswer
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choices import Launcher
@@ -59,6 +60,8 @@ class Explanation:
     reason     why it does not fit, or misses
     better     the best plan of the launcher where it is better; ``searched`` says whether one was looked for
     open_request  what a better plan is searched for, where flags of the command alone decide a part of the request
+    at_load    the request that the plan's figures are of: without targets, on what the command fills of the devices
+    measured   what was measured, beside the plan's figures; None where nothing was
     """
 
     launcher: Launcher
@@ -73,6 +76,8 @@ class Explanation:
     searched: bool = False
     better: Better | None = None
     open_request: PlanRequest | None = None
+    at_load: PlanRequest | None = None
+    measured: MeasuredAnswer | None = None
 
     @property
     def verdict(self) -> Verdict:
