@@ -80,8 +80,9 @@ def plan(
     csv: CsvFile = None,
 ) -> int:
     """Find the best plan for a request, or for a model and one line of options."""
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.one_line import line_document, print_line
-    from meshwright.app.cli.commands.planning import Output, PlanCommand, Store, run_plan
+    from meshwright.app.cli.commands.planning import PlanCommand, Store, run_plan
     from meshwright.app.pictures.files import Picture, named
     from meshwright.app.requests.document import RunsUse
     from meshwright.solver.problem.choices import FrontierScope

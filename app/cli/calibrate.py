@@ -78,7 +78,7 @@ def import_measurements(
 ) -> int:
     """Read measurements from files or from aiconfigurator-core, fit them and keep the calibrations."""
     from meshwright.app.cli.commands.calibrating import FitOptions, run_import
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
 
     options = FitOptions(node, cores, folds, not no_store, Output.JSON if as_json else Output.PAGE)
     return run_import(files or [], device or [], file, options, environment_settings())
@@ -97,7 +97,7 @@ def fit(
 ) -> int:
     """Fit measurements, print the held-out errors beside their targets, keep the calibrations."""
     from meshwright.app.cli.commands.calibrating import FitOptions, run_fit
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
 
     options = FitOptions(node, cores, folds, not no_store, Output.JSON if as_json else Output.PAGE)
     return run_fit(files, device or [], options, environment_settings())
@@ -128,7 +128,7 @@ def fabric(
 ) -> int:
     """Measure the network between nodes: write the script for torchrun, then fit and keep its measurements."""
     from meshwright.app.cli.commands.calibrating_fabric import FabricCommand, run_fabric
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
 
     command = FabricCommand(script, measurements, cluster, not no_store, Output.JSON if as_json else Output.PAGE)
     return run_fabric(command, environment_settings())
@@ -142,7 +142,7 @@ def list_calibrations(
 ) -> int:
     """List stored calibrations, newest first."""
     from meshwright.app.cli.commands.calibrating import run_list
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
 
     return run_list(device, Output.JSON if as_json else Output.PAGE, environment_settings())
 
@@ -152,7 +152,7 @@ def list_calibrations(
 def show(calibration: CalibrationName, as_json: AsJson = False) -> int:
     """Show a stored calibration's errors; with --json, its document."""
     from meshwright.app.cli.commands.calibrating import run_show
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
 
     return run_show(calibration, Output.JSON if as_json else Output.PAGE, environment_settings())
 
@@ -166,6 +166,6 @@ def diff(
 ) -> int:
     """Show what differs between two stored calibrations."""
     from meshwright.app.cli.commands.calibrating import run_diff
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
 
     return run_diff(old, new, Output.JSON if as_json else Output.PAGE, environment_settings())

@@ -35,7 +35,7 @@ def validate(
     ] = None,
 ) -> int:
     """Predict measured training runs or serving points and report the errors."""
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.validating import run_validate
 
     environment_settings()
@@ -88,7 +88,7 @@ def replan(
     as_json: AsJson = False,
 ) -> int:
     """Plan again what a change made stale, of everything unless told; exit 1 if any plan got worse or impossible."""
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.replanning import Act, ReplanCommand, run_replan
 
     act = Act.PREVIEW if dry_run else Act.START
@@ -128,8 +128,8 @@ def explain(
     as_json: AsJson = False,
 ) -> int:
     """Say what a launch command does: whether it starts and fits, how fast it is, and what plan is better."""
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.explaining import ExplainCommand, run_explain
-    from meshwright.app.cli.commands.planning import Output
 
     output = Output.JSON if as_json else Output.PAGE
     asked = ExplainCommand(
@@ -183,8 +183,8 @@ def observe(
     as_json: AsJson = False,
 ) -> int:
     """Store what was measured when a plan ran."""
-    from meshwright.app.cli.commands.explaining import Given, ObserveCommand, run_observe
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
+    from meshwright.app.cli.commands.observing import Given, ObserveCommand, run_observe
 
     given = Given(step_time, peak_memory, tokens_per_s, ttft_p95, tpot_p95, out_of_memory=out_of_memory)
     output = Output.JSON if as_json else Output.PAGE

@@ -45,7 +45,8 @@ def predict(
     explain: ExplainOption = None,
 ) -> int:
     """Check a given plan against a request and predict its speed and memory."""
-    from meshwright.app.cli.commands.planning import Output, run_predict
+    from meshwright.app.cli.commands.exits import Output
+    from meshwright.app.cli.commands.planning import run_predict
 
     output = Output.JSON if as_json else Output.FULL if full else Output.PAGE
     return run_predict(
@@ -68,7 +69,7 @@ def simulate(
     ] = None,
 ) -> int:
     """Simulate a serving plan: percentiles, queue and utilisation over time."""
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.simulating import SimulateCommand, run_simulate
 
     environment_settings()
@@ -114,8 +115,8 @@ def export(
     as_json: AsJson = False,
 ) -> int:
     """Print the arguments or files that launch a plan."""
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.exporting import ExportCommand, run_export
-    from meshwright.app.cli.commands.planning import Output
 
     command = ExportCommand(plan_source, target, scheduler, folder, Output.JSON if as_json else Output.PAGE)
     return run_export(command, environment_settings())
@@ -132,8 +133,8 @@ def diff(
     as_json: AsJson = False,
 ) -> int:
     """Say which bytes move between devices to go from one training plan to another."""
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.exporting import run_diff
-    from meshwright.app.cli.commands.planning import Output
 
     return run_diff(old, new, tuple(lost or ()), Output.JSON if as_json else Output.PAGE, environment_settings())
 
@@ -165,7 +166,7 @@ def shard(
     as_json: AsJson = False,
 ) -> int:
     """Choose one sharding strategy per operator, of a problem file or of a request's model."""
-    from meshwright.app.cli.commands.planning import Output
+    from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.sharding import ShardCommand, run_shard_command
     from meshwright.solver.strategies.operator_graph import Ties
 

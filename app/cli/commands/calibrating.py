@@ -12,8 +12,7 @@ from meshwright.app.base.console import page_console
 from meshwright.app.base.errors import EXIT_GOOD
 from meshwright.app.base.output_files import check_one_stdout, is_stdout
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import print_json, tell
-from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.exits import Output, print_json, tell
 from meshwright.app.cli.pages.calibration_pages import (
     print_calibration,
     print_diff,

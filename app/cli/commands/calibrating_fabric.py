@@ -13,8 +13,7 @@ from meshwright.app.base.errors import EXIT_GOOD
 from meshwright.app.base.output_files import check_one_stdout, is_stdout, write_output
 from meshwright.app.base.quoting import shell_word
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import print_json, tell
-from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.exits import Output, print_json, tell
 from meshwright.app.cli.pages.calibration_pages import print_kept, print_scores, scores_of
 from meshwright.app.evidence.measuring.fabric import FabricCalibration, fit_measurements, script_text
 from meshwright.app.requests.cluster_words import cluster_of_words

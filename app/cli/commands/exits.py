@@ -11,6 +11,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, ParamSpec, cast
 
 import typer
@@ -44,6 +45,14 @@ differ in."""
 
 DEBUG = "--debug"
 """The option of every command under which errors end in a traceback; it stands before the command."""
+
+
+class Output(Enum):
+    """The form of the text on stdout: what fits a screen, the whole page, or a JSON document."""
+
+    PAGE = "page"
+    FULL = "full"
+    JSON = "json"
 
 
 def exits(command: Callable[Options, int]) -> Callable[Options, None]:

@@ -11,8 +11,7 @@ from meshwright.app.base.output_files import is_stdout
 from meshwright.app.base.plan_words import devices_left
 from meshwright.app.base.quoting import terminal_line
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import print_json, say
-from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import given_plan_document
 from meshwright.app.launching.exporters import LAUNCHERS, own_launcher
 from meshwright.app.launching.exporters.launch import export_document, launch, script, write_export

@@ -15,8 +15,8 @@ from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.base.output_files import is_stdout, write_output
 from meshwright.app.base.quoting import terminal_line
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import print_json, say, tell
-from meshwright.app.cli.commands.planning import Output, PlanCommand, Store, plan_of, request_of
+from meshwright.app.cli.commands.exits import Output, print_json, say, tell
+from meshwright.app.cli.commands.planning import PlanCommand, Store, plan_of, request_of
 from meshwright.app.requests.files import STDIN, given_request
 from meshwright.app.requests.model_words import looks_like_a_model
 from meshwright.app.requests.one_line import OF_TASK, OneLine, Task, example, request_of_line, request_yaml

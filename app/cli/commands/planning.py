@@ -16,7 +16,7 @@ from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.base.records import to_document
 from meshwright.app.base.settings import Settings
 from meshwright.app.base.solving import predict_here, solve_here
-from meshwright.app.cli.commands.exits import print_json, say
+from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
 from meshwright.app.pictures.files import Picture, check_pictures, write_pictures
@@ -56,14 +56,6 @@ class Store(Enum):
     USE = "use"
     FRESH = "solve although a plan may be stored"
     NONE = "neither look nor keep"
-
-
-class Output(Enum):
-    """The form of the text on stdout: what fits a screen, the whole page, or a JSON document."""
-
-    PAGE = "page"
-    FULL = "full"
-    JSON = "json"
 
 
 @dataclass(frozen=True, slots=True)

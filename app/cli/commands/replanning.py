@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import print_json, say, tell
-from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.exits import Output, print_json, say, tell
 from meshwright.costmodels.units import GIB
 
 if TYPE_CHECKING:

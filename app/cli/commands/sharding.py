@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from meshwright.app.base.errors import EXIT_GOOD, EXIT_INTERNAL, EXIT_NO
 from meshwright.app.base.figures import percent, seconds
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import print_json, tell
-from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.exits import Output, print_json, tell
 from meshwright.app.cli.shard_command import ModelShardingQuestion, parse_mesh, run_model_sharding, run_shard
 from meshwright.app.requests.files import read_request
 from meshwright.app.store.named_calibrations import CalibrationsOf

@@ -9,8 +9,7 @@ from pathlib import Path
 from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.base.output_files import OutputFile, check_one_stdout, is_stdout, write_outputs
 from meshwright.app.base.quoting import csv_text
-from meshwright.app.cli.commands.exits import print_json
-from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.exits import Output, print_json
 from meshwright.app.requests.files import STDIN, read_document, read_request
 from meshwright.app.requests.plan_documents import read_plan
 from meshwright.app.requests.plan_rows import interval_rows

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from meshwright.app.base.console import page_console
 from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
-from meshwright.app.cli.commands.exits import print_json
-from meshwright.app.cli.commands.planning import Output
+from meshwright.app.cli.commands.exits import Output, print_json
 from meshwright.app.evidence.serving.report import ServingReport
 from meshwright.app.evidence.tables import TableReport, predicted_rows, table_document, validate_table
 from meshwright.app.evidence.training.folds import FoldedReport
