@@ -99,6 +99,7 @@ class Launcher(StrEnum):
     """Frameworks whose command line a launchable plan must fit; facts of each are in `solver.problem.launchers`."""
 
     MEGATRON_LM = "megatron-lm"
+    MEGATRON_BRIDGE = "megatron-bridge"
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
     PYTORCH = "pytorch"
@@ -112,6 +113,8 @@ class Launcher(StrEnum):
     TENSORRT_LLM = "tensorrt-llm"
 
 
+OVER_MEGATRON_CORE = frozenset({Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE})
+"""Launchers that train by Megatron-Core: its orders of ranks and its recomputation of some layers are theirs, too."""
 DEFAULT_LAUNCHER = Launcher.MEGATRON_LM
 """The launcher of a request that names none, of serving requests, too."""
 

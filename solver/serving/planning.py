@@ -18,7 +18,7 @@ from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, Sear
 from meshwright.solver.answer.reason import Reason, unfinished_search
 from meshwright.solver.control import OnProgress, Stop, never_stop
 from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, Objective, ServingMode, Space
-from meshwright.solver.problem.launchers.server import PromptSharing
+from meshwright.solver.problem.launchers.server import PromptSharing, Server, ServingForm
 from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
@@ -328,6 +328,28 @@ def _require_serving_search(search: Search) -> None:
             allowed=f"search.engine {server.engine.value}",
             remedy="name one of the two: a launcher's engine is taken where the request names none",
         )
+    if search.space is Space.LAUNCHABLE and server is not None:
+        _refuse_forms(search, server)
+
+
+_FORMS = {
+    ServingMode.AGGREGATED: ServingForm.REPLICAS,
+    ServingMode.DISAGGREGATED: ServingForm.POOLS,
+    ServingMode.SWITCHED: ServingForm.SWITCHED,
+}
+
+
+def _refuse_forms(search: Search, server: Server) -> None:
+    """Refuse forms that the named launcher does not start. Raises WorkloadError."""
+    able = [mode.value for mode, form in _FORMS.items() if form in server.forms]
+    lost = [mode.value for mode in search.modes if mode.value not in able]
+    remedy = "allow others, or leave search.launcher out: plans of no launcher in particular have every form"
+    if lost:
+        given = f"search.modes [{', '.join(lost)}] with search.launcher {search.launcher.value}"
+        raise WorkloadError("the launcher starts no plans of this form", given=given, allowed=", ".join(able), remedy=remedy)
+    if search.worker_kinds > 1 and ServingForm.KINDS not in server.forms:
+        given = f"search.worker_kinds {search.worker_kinds} with search.launcher {search.launcher.value}"
+        raise WorkloadError("the launcher starts workers of one kind", given=given, allowed="1", remedy=remedy)
 
 
 def _may_share_prompts(search: Search) -> bool:

@@ -70,6 +70,7 @@ _KINDS = {
 
 REQUESTS: dict[str, tuple[Launcher, dict[str, Any]]] = {
     "megatron": (Launcher.MEGATRON_LM, _trained("megatron-lm")),
+    "megatron-bridge": (Launcher.MEGATRON_BRIDGE, _trained("megatron-bridge")),
     "deepspeed": (Launcher.DEEPSPEED, _trained("deepspeed")),
     "torchtitan": (Launcher.TORCHTITAN, _trained("torchtitan")),
     "pytorch": (Launcher.PYTORCH, _trained("pytorch")),

@@ -15,6 +15,7 @@ from meshwright.app.launching.exporters import (
     deepspeed,
     hf_trainer,
     llama_factory,
+    megatron_bridge,
     megatron_lm,
     pytorch,
     sglang,
@@ -42,6 +43,7 @@ __all__ = ["LAUNCHERS", "Export", "export", "own_launcher", "startable_by"]
 _TRAINING: Mapping[Launcher, Callable[[Plan, TrainingRequest], Export]] = MappingProxyType(
     {
         Launcher.MEGATRON_LM: megatron_lm.export_plan,
+        Launcher.MEGATRON_BRIDGE: megatron_bridge.export_plan,
         Launcher.DEEPSPEED: deepspeed.export_plan,
         Launcher.TORCHTITAN: torchtitan.export_plan,
         Launcher.PYTORCH: pytorch.export_plan,

@@ -104,7 +104,7 @@ def megatron_lost(plan: PipelinePlan, workload: TrainingWorkload, *, has_experts
             lost.append(f"implementation.host: cuda-graphs is planned; layers are not captured beside {why}: launched without")
         elif has_experts:
             lost.append(
-                "implementation.host: cuda-graphs is planned for whole layers; Megatron-LM captures attention alone where a "
+                "implementation.host: cuda-graphs is planned for whole layers; Megatron-Core captures attention alone where a "
                 "layer has experts, whose kernels are launched one by one"
             )
     if stated.attention_kernels is AttentionKernels.UNFUSED:
@@ -118,7 +118,7 @@ def megatron_lost(plan: PipelinePlan, workload: TrainingWorkload, *, has_experts
                 "implementation.head_gradients: deferred is planned; --defer-embedding-wgrad-compute needs a pipeline and "
                 "fused accumulation of gradients: launched without"
             )
-    general = not_as_stated(workload, Launcher.MEGATRON_LM, said=said, instead="no flag says so, and Megatron-LM's own is")
+    general = not_as_stated(workload, Launcher.MEGATRON_LM, said=said, instead="nothing says so, and Megatron-Core's own is")
     return (*lost, *general)
 
 

@@ -62,10 +62,28 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     plan = pipeline_plan(answer)
     workload = request.workload
     shape = decoder_shape(request.model)
-    zero_stage = plan.stages[0].zero_stage
-    parts = [
-        *torchrun(request, plan.devices),
-        ("pretrain_gpt.py",),
+    return Export(
+        launcher=Launcher.MEGATRON_LM,
+        version=VERSION,
+        command=command_text(
+            environment=environment(plan),
+            parts=[*torchrun(request, plan.devices), ("pretrain_gpt.py",), *plan_words(plan, request, shape)],
+        ),
+        inexpressible=inexpressible(plan, workload, shape),
+        assumptions=_assumptions(shape, plan, request),
+    )
+
+
+def environment(plan: PipelinePlan) -> tuple[tuple[str, str], ...]:
+    """Return the variables beside which Megatron-Core runs a plan."""
+    serial = (plan.axes.tp > 1 or plan.axes.cp > 1) and plan.stages[0].zero_stage < 2
+    return (_SERIAL_LAUNCHES,) if serial else ()
+
+
+def plan_words(plan: PipelinePlan, request: TrainingRequest, shape: DecoderShape) -> list[Words]:
+    """Return the flags of a plan, its model and its work."""
+    workload = request.workload
+    return [
         *_model_words(shape, workload),
         *_latent_words(shape.latent),
         *_mixture_words(shape.mixture, plan, workload.dispatch),
@@ -79,17 +97,14 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         *_optimizer_words(plan, workload),
         *megatron_words(plan, workload, has_experts=shape.mixture is not None),
     ]
-    serial = (plan.axes.tp > 1 or plan.axes.cp > 1) and zero_stage < 2
-    return Export(
-        launcher=Launcher.MEGATRON_LM,
-        version=VERSION,
-        command=command_text(environment=(_SERIAL_LAUNCHES,) if serial else (), parts=parts),
-        inexpressible=(
-            *recompute_differs(plan),
-            *_inexpressible(shape, plan, workload),
-            *megatron_lost(plan, workload, has_experts=shape.mixture is not None),
-        ),
-        assumptions=_assumptions(shape, plan, request),
+
+
+def inexpressible(plan: PipelinePlan, workload: TrainingWorkload, shape: DecoderShape) -> tuple[str, ...]:
+    """Return what of a plan Megatron-Core does otherwise, and how."""
+    return (
+        *recompute_differs(plan),
+        *_inexpressible(shape, plan, workload),
+        *megatron_lost(plan, workload, has_experts=shape.mixture is not None),
     )
 
 
@@ -312,7 +327,7 @@ the version."""
 
 
 def _inexpressible(shape: DecoderShape, plan: PipelinePlan, workload: TrainingWorkload) -> tuple[str, ...]:
-    lost = [f"{oddity}: Megatron-LM's GPT layer can't; give a layer of your own with --spec" for oddity in shape.oddities]
+    lost = [f"{oddity}: Megatron-Core's GPT layer can't: give a layer of your own (--spec)" for oddity in shape.oddities]
     stand_in = {FeedForward.GEGLU: "swiglu", FeedForward.RELU: "gelu"}.get(shape.gate)
     if stand_in is not None:
         lost.append(f"activation function {shape.gate.value}: no flag; launched as {stand_in}, of the same size and work")
@@ -337,7 +352,7 @@ def _inexpressible(shape: DecoderShape, plan: PipelinePlan, workload: TrainingWo
             "inputs of activation functions in 16 bits, which takes more memory than planned"
         )
     if workload.matmul is MatmulRecipe.FP8_ROWWISE:
-        lost.append("fp8 products with a scale for each row: Megatron-LM has no such recipe; launched without fp8")
+        lost.append("fp8 products with a scale for each row: Megatron-Core has no such recipe; launched without fp8")
     return tuple(lost)
 
 

@@ -17,7 +17,6 @@ from meshwright.app.launching.exporters.served import (
     uneven_layers,
 )
 from meshwright.app.launching.flags.sglang import SGLANG
-from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.model.dims import EXPERTS, FFN, SHARED_FFN
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -307,10 +306,9 @@ ROUTER_PORT = 8000
 
 
 def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
-    """A script for a server of each pool; raises ExportError for layouts between which SGLang moves no cache."""
+    """A script for a server of each pool; caches move between them, or they are not launchable."""
     require_engine(request, ServingEngine.SGLANG)
     prefill, decode = pools.prefill_workers, pools.decode_workers
-    _require_connectable(prefill.axes, decode.axes)
     of_prefill = [*_pool_words("prefill"), flag("disaggregation-bootstrap-port", BOOTSTRAP_PORT)]
     pools_of = ((PREFILL_FILE, prefill, of_prefill), (DECODE_FILE, decode, _pool_words("decode")))
     commands = {
@@ -350,23 +348,6 @@ def _router_command() -> str:
         flag("port", ROUTER_PORT),
     ]
     return command_text(parts=parts)
-
-
-def _require_connectable(prefill: Axes, decode: Axes) -> None:
-    """Pipelines of decode servers are as long as the prefill servers' or have one stage; tensor-parallel degrees of a cache's
-    two ends divide one another."""
-    if decode.pp not in (1, prefill.pp):
-        raise ExportError(
-            "SGLang wants decode servers with as many pipeline stages as the prefill servers, or one",
-            given=f"prefill pp {prefill.pp}, decode pp {decode.pp}",
-            remedy="restrict search.pp",
-        )
-    if max(prefill.tp, decode.tp) % min(prefill.tp, decode.tp):
-        raise ExportError(
-            "SGLang moves caches between servers one of whose tp is a multiple of the other's",
-            given=f"prefill tp {prefill.tp}, decode tp {decode.tp}",
-            remedy="restrict search.tp",
-        )
 
 
 def _pool_assumptions(prefill: Workers, decode: Workers) -> tuple[str, ...]:

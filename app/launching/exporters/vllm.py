@@ -20,7 +20,6 @@ from meshwright.app.launching.exporters.served import (
 )
 from meshwright.app.launching.flags.vllm import VLLM
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -293,9 +292,8 @@ _CONNECTOR = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
 
 
 def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
-    """A script for a server of each pool; raises ExportError for layouts between which vLLM moves no cache."""
+    """A script for a server of each pool; caches move between them, or they are not launchable."""
     prefill, decode = pools.prefill_workers, pools.decode_workers
-    _require_connectable(prefill.axes, decode.axes)
     connector = (flag("kv-transfer-config", _CONNECTOR),)
     commands = {
         name: serve_command(
@@ -317,25 +315,6 @@ def export_pools(plan: Plan, pools: Pools, request: ServingRequest) -> Export:
         assumptions=_assumptions(plan.model, prefill, decode),
         pools=ServerPools(*(_servers(plan.model, each, request, together=False, more=connector) for each in (prefill, decode))),
     )
-
-
-def _require_connectable(prefill: Axes, decode: Axes) -> None:
-    """The NixlConnector moves caches between tensor-parallel servers whose degrees divide, prefill's being the smaller."""
-    for name, axes in (("prefill", prefill), ("decode", decode)):
-        others = {"pp": axes.pp, "attention_dp": axes.attention_dp, "kvp": axes.kvp, "cp": axes.cp}
-        used = [f"{axis} {degree}" for axis, degree in others.items() if degree > 1]
-        if used:
-            raise ExportError(
-                "vLLM's NixlConnector moves caches between tensor-parallel servers only",
-                given=f"{name} workers with {', '.join(used)}",
-                remedy="plan with search.pp [1], search.attention_dp [1] and search.kvp [1]",
-            )
-    if decode.tp % prefill.tp:
-        raise ExportError(
-            "vLLM's NixlConnector wants decode servers whose tp is a multiple of the prefill servers'",
-            given=f"prefill tp {prefill.tp}, decode tp {decode.tp}",
-            remedy="restrict search.tp",
-        )
 
 
 def _assumptions(model: str, prefill: Workers, decode: Workers) -> tuple[str, ...]:

@@ -185,6 +185,8 @@ _RECIPES = (
     *(("examples/run_dpo.py",), ("examples/run_grpo_math.py",)),
 )
 """Starts of recipes, whose keys say on what they train."""
+_OF_RECIPES: Mapping[str, Launcher] = MappingProxyType({"run_recipe.py": Launcher.MEGATRON_BRIDGE})
+"""Launchers of recipes that are started so; the others are read for their trainer."""
 _KEYS_OF_RECIPES = ("actor_rollout_ref", "policy")
 
 
@@ -214,7 +216,8 @@ def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
         if recipe is not None:
             environment = {**script.variables, **assigned(words[:recipe])}
             world = world_of_starter(words[:recipe], environment) or (None if script.job is None else script.job.ranks)
-            trained = read_recipe(Start(words[recipe:], words[:recipe], world, environment, files))
+            by = next((each for start, each in _OF_RECIPES.items() if words[recipe - 1].endswith(start)), Launcher.MEGATRON_LM)
+            trained = read_recipe(Start(words[recipe:], words[:recipe], world, environment, files), by)
             return replace(trained, notes=(*script.notes, *trained.notes), job=script.job)
         program = _program_of(words, files)
         if program is None:

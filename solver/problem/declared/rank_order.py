@@ -6,7 +6,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from meshwright.solver.problem.choice import TRAINING, Launched, Lock, Part, Place, Said, Unnamed
-from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher
 from meshwright.solver.problem.declared.mesh_choice import Degrees, MeshChoice, UnlikeStages
 
 
@@ -21,10 +21,10 @@ class RankOrder(StrEnum):
 def _launched(launcher: Launcher, mesh: Degrees) -> Collection[RankOrder]:
     """Return the orders that a launcher lays ranks in. The device meshes of the others have pp outermost.
 
-    Megatron-LM's is tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp with --use-tp-pp-dp-mapping. There its groups for experts and those for
+    Megatron-Core's is tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp with --use-tp-pp-dp-mapping. There its groups for experts and those for
     all else must have one dp (megatron.core.parallel_state asserts it, of dense models, too).
     """
-    if launcher is Launcher.MEGATRON_LM and mesh.expert_dp == mesh.dp:
+    if launcher in OVER_MEGATRON_CORE and mesh.expert_dp == mesh.dp:
         return tuple(RankOrder)
     return (RankOrder.PP_OUTERMOST,)
 

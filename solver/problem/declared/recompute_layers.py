@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from meshwright.solver.problem.choice import TRAINING, Choice, Launched, Lock, Part, Place, Published, Said, Unnamed
-from meshwright.solver.problem.choices import Launcher, Recompute
+from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Recompute
 
 # With a published planner, `solver.training.space.candidates` lets a stage recompute all of its layers or none.
 RECOMPUTE_LAYERS = Choice(
@@ -20,7 +20,7 @@ RECOMPUTE_LAYERS = Choice(
     at_most=None,
 )
 
-LAUNCHERS = frozenset({Launcher.MEGATRON_LM})
+LAUNCHERS = OVER_MEGATRON_CORE
 """Launchers that recompute some layers of a stage whole, and others not (--recompute-method block, --recompute-num-layers)."""
 
 UNDECIDED = 0

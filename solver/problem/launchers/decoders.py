@@ -31,7 +31,7 @@ from meshwright.costmodels.model.dims import (
 )
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind
 from meshwright.solver.problem.graph import Block, ModelGraph
-from meshwright.solver.problem.launchers.trainer import LlamaLayers
+from meshwright.solver.problem.launchers.trainer import GptLayers, LlamaLayers
 
 EXPERT_DIMS = frozenset({EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN})
 LATENT_DIMS = frozenset({KV_RANK, Q_RANK, QK_NOPE_DIM, QK_ROPE_DIM, V_HEAD_DIM, QK_HEAD_DIM})
@@ -153,7 +153,7 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
     )
 
 
-def unlike(graph: ModelGraph, layers: LlamaLayers) -> tuple[str, ...]:
+def unlike(graph: ModelGraph, layers: LlamaLayers | GptLayers) -> tuple[str, ...]:
     """Return in words what a model has that decoders of these layers have not; nothing of one of them, nor of a graph of the
     user's own that is no decoder: what its operators are, its export asks."""
     try:
@@ -162,6 +162,8 @@ def unlike(graph: ModelGraph, layers: LlamaLayers) -> tuple[str, ...]:
         if graph.hyperparameters is None:
             return ()
         return (error.problem if error.given is None else str(error.given),)
+    if isinstance(layers, GptLayers):
+        return () if shape.latent is None else ("latent attention",)
     share = None if graph.hyperparameters is None else graph.hyperparameters.rotary_share
     found = (
         ("experts", shape.mixture is not None),

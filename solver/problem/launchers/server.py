@@ -46,12 +46,28 @@ class ServingForm(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheMoves:
+    """The servers of two pools between which a launcher moves caches.
+
+    of_tp_alone     whether they have tensor parallelism alone: no pipelines, attention groups, split caches or shared prompts
+    to_fewer_ranks  whether a decode server may have a part of the tp of a prefill server; any may have a multiple of it
+    stages_alike    whether decode servers of several pipeline stages have as many as prefill servers
+    """
+
+    of_tp_alone: bool
+    to_fewer_ranks: bool
+    stages_alike: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Server:
     """The serving plans that a launcher can start.
 
-    engine   the engine that it starts
-    forms    forms of plans that it has commands for
+    engine       the engine that it starts
+    forms        forms of plans that it has commands for
+    cache_moves  the pools that it joins; None of a launcher that has no pools
     """
 
     engine: ServingEngine
     forms: frozenset[ServingForm]
+    cache_moves: CacheMoves | None = None

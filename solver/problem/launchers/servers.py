@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.server import Engine, PromptSharing, Server, ServingForm
+from meshwright.solver.problem.launchers.server import CacheMoves, Engine, PromptSharing, Server, ServingForm
 
 ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType(
     {
@@ -32,8 +32,18 @@ ENGINES: Mapping[ServingEngine, Engine] = MappingProxyType(
 
 SERVERS: Mapping[Launcher, Server] = MappingProxyType(
     {
-        Launcher.VLLM: Server(ServingEngine.VLLM, frozenset({ServingForm.REPLICAS, ServingForm.POOLS, ServingForm.KINDS})),
-        Launcher.SGLANG: Server(ServingEngine.SGLANG, frozenset({ServingForm.REPLICAS, ServingForm.POOLS})),
+        # Its NixlConnector (vllm/distributed/kv_transfer).
+        Launcher.VLLM: Server(
+            ServingEngine.VLLM,
+            frozenset({ServingForm.REPLICAS, ServingForm.POOLS, ServingForm.KINDS}),
+            CacheMoves(of_tp_alone=True, to_fewer_ranks=False),
+        ),
+        # Mapping of ranks of CommonKVReceiver (sglang/srt/disaggregation).
+        Launcher.SGLANG: Server(
+            ServingEngine.SGLANG,
+            frozenset({ServingForm.REPLICAS, ServingForm.POOLS}),
+            CacheMoves(of_tp_alone=False, to_fewer_ranks=True),
+        ),
         Launcher.TENSORRT_LLM: Server(ServingEngine.TENSORRT_LLM, frozenset({ServingForm.REPLICAS})),
     }
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import ClassVar
 
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer
 from meshwright.costmodels.model.implementation import Implementation, LossKernels, TensorOverlap, VectorKernels
@@ -47,6 +48,14 @@ class LlamaLayers:
     """
 
     qkv_bias: bool
+    said: ClassVar[str] = "Llama's"
+
+
+@dataclass(frozen=True, slots=True)
+class GptLayers:
+    """The layers of Megatron-Core's GPT model, dense or with experts, of any sizes; not latent attention."""
+
+    said: ClassVar[str] = "those of GPT models, without latent attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,6 @@ class Trainer:
     adapters: bool = False
     masks_documents: bool = False
     fills_sequences: bool = False
-    layers: LlamaLayers | None = None
+    layers: LlamaLayers | GptLayers | None = None
     fp16: bool = True
     is_within_others: bool = False

@@ -14,7 +14,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, VectorKernels
 from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.trainer import CutProducts, HostState, LlamaLayers, Trainer
+from meshwright.solver.problem.launchers.trainer import CutProducts, GptLayers, HostState, LlamaLayers, Trainer
 
 # Models of transformers, trained by PyTorch's DDP or FSDP2, or by DeepSpeed's ZeRO; no pipeline, and whole layers on every rank
 # (accelerate 1.15, parallelism_config.py, utils/fsdp_utils.py and utils/deepspeed.py; transformers 5.23, training_args.py).
@@ -37,40 +37,50 @@ _OVER_ACCELERATE = Trainer(
     is_within_others=True,
 )
 
+# Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here.
+_MEGATRON_LM = Trainer(
+    implementation=implementation_profile("megatron-core-0.20").implementation,
+    max_zero_with_pipeline=1,
+    context_parallel=True,
+    # --cp-comm-type a2a and a2a+p2p; Transformer Engine's ring refuses sliding windows.
+    head_exchange=True,
+    scans_over_ranks=True,
+    windows_in_rings=False,
+    sequence_parallel=True,
+    replicates_kv_heads=True,
+    # --make-vocab-size-divisible-by.
+    padded_dims=frozenset({"vocab"}),
+    ties_across_stages=True,
+    # With virtual stages its schedule is interleaved, else 1F1B.
+    schedules=frozenset(names_in(PipelineRuntime.MEGATRON_CORE)),
+    expert_parallel=True,
+    # Its MoELayer refuses to train beside tp without sequence parallelism.
+    experts_ask_for_sp=True,
+    # --num-distributed-optimizer-instances.
+    zero_within_groups=frozenset({1}),
+    # Its Muon refuses the distributed optimizer.
+    max_zero_with_muon=0,
+    fine_grained=True,
+    # Moments of 8 and 16 bits: its precision-aware optimizer, which is a distributed one.
+    optimizers=frozenset(Optimizer),
+    optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
+    # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
+    host_state=HostState.SHARES_OF_THE_OPTIMIZER,
+    # --tp-comm-overlap. Before Blackwell it needs CUDA_DEVICE_MAX_CONNECTIONS=1, which its FSDP refuses; Transformer
+    # Engine scatters in four chunks.
+    cut_products=CutProducts(TensorOverlap.USERBUFFERS, max_zero=1, rows_a_rank=4),
+)
+
 TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
     {
-        # Megatron-LM: the distributed optimizer is ZeRO-1; stages 2 and 3 are its FSDP, which takes no pipeline here.
-        Launcher.MEGATRON_LM: Trainer(
-            implementation=implementation_profile("megatron-core-0.20").implementation,
-            max_zero_with_pipeline=1,
-            context_parallel=True,
-            # --cp-comm-type a2a and a2a+p2p; Transformer Engine's ring refuses sliding windows.
-            head_exchange=True,
-            scans_over_ranks=True,
-            windows_in_rings=False,
-            sequence_parallel=True,
-            replicates_kv_heads=True,
-            # --make-vocab-size-divisible-by.
-            padded_dims=frozenset({"vocab"}),
-            ties_across_stages=True,
-            # With virtual stages its schedule is interleaved, else 1F1B.
-            schedules=frozenset(names_in(PipelineRuntime.MEGATRON_CORE)),
-            expert_parallel=True,
-            # Its MoELayer refuses to train beside tp without sequence parallelism.
-            experts_ask_for_sp=True,
-            # --num-distributed-optimizer-instances.
-            zero_within_groups=frozenset({1}),
-            # Its Muon refuses the distributed optimizer.
-            max_zero_with_muon=0,
-            fine_grained=True,
-            # Moments of 8 and 16 bits: its precision-aware optimizer, which is a distributed one.
-            optimizers=frozenset(Optimizer),
-            optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
-            # Its HybridDeviceOptimizer splits the distributed optimizer's states by --optimizer-offload-fraction.
-            host_state=HostState.SHARES_OF_THE_OPTIMIZER,
-            # --tp-comm-overlap. Before Blackwell it needs CUDA_DEVICE_MAX_CONNECTIONS=1, which its FSDP refuses; Transformer
-            # Engine scatters in four chunks.
-            cut_products=CutProducts(TensorOverlap.USERBUFFERS, max_zero=1, rows_a_rank=4),
+        Launcher.MEGATRON_LM: _MEGATRON_LM,
+        # Overrides of a recipe of one GPTModelProvider; they have no name for the format of 8-bit moments
+        # (megatron/bridge/utils/activation_map.py).
+        Launcher.MEGATRON_BRIDGE: replace(
+            _MEGATRON_LM,
+            layers=GptLayers(),
+            optimizers=frozenset(Optimizer) - {Optimizer.ADAMW_8BIT},
+            is_within_others=True,
         ),
         # DeepSpeed 0.19: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
         # without attention; its long-context axis is Ulysses.

@@ -20,9 +20,9 @@ def refuse_models(request: TrainingRequest) -> None:
     if search.space is not Space.LAUNCHABLE or rules is None:
         return
     strange = () if rules.layers is None else unlike(request.model, rules.layers)
-    if strange:
+    if strange and rules.layers is not None:
         raise WorkloadError(
-            f"{search.launcher.value} has no layers of this model: its decoders have Llama's",
+            f"{search.launcher.value} has no layers of this model: its decoders have {rules.layers.said}",
             given="; ".join(strange),
             allowed=", ".join(sorted(launcher.value for launcher, each in TRAINERS.items() if each.layers is None)),
             remedy="set search.launcher to one of those, or search.space: free",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import Launcher, Recompute
+from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -37,12 +37,12 @@ def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:
 def launcher_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
     """Yield what a launcher has no setting for.
 
-    Replicas whose ranks lie together: of Megatron-LM alone (--use-tp-pp-dp-mapping), where experts have as many replicas as all
+    Replicas whose ranks lie together: of Megatron-Core alone (use_tp_pp_dp_mapping), where experts have as many replicas as all
     else; initialize_model_parallel asserts one dp for both of its generators of ranks.
     """
     axes = plan.axes
     apart = _has_orders(plan) and _are_replicas_together(plan)
-    is_megatron = launcher is Launcher.MEGATRON_LM
+    is_megatron = launcher in OVER_MEGATRON_CORE
     yield apart and not is_megatron, "rank_order", "dp outermost; it has pp outermost alone"
     of_experts = axes.dp * axes.cp * axes.tp / ((axes.etp or axes.tp) * axes.ep)
     given = f"dp outermost with dp {axes.dp}, {of_experts:g} of experts, for which it has groups without any, too"
@@ -94,7 +94,7 @@ def stage_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
     """Yield what a launcher has no setting for. Megatron-LM has --recompute-num-layers."""
     some = any(stage.recompute_layers is not None for stage in plan.stages)
     refused = "some layers of a stage recomputed; it recomputes all of them or none"
-    yield some and launcher is not Launcher.MEGATRON_LM, "stages", refused
+    yield some and launcher not in OVER_MEGATRON_CORE, "stages", refused
 
 
 def stage_choice_violations(plan: PipelinePlan, request: TrainingRequest, index: int) -> Iterator[Violation]:

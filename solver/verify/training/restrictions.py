@@ -239,8 +239,9 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
 
 def _model_refusals(request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
     """A model of other layers than the launcher's, or a number format that it does not train in."""
-    strange = () if limits.layers is None else unlike(request.model, limits.layers)
-    yield bool(strange), "model", f"{'; '.join(strange)}; its decoders have Llama's layers"
+    if limits.layers is not None:
+        strange = unlike(request.model, limits.layers)
+        yield bool(strange), "model", f"{'; '.join(strange)}; the layers of its decoders are {limits.layers.said}"
     yield request.workload.precision is DType.FP16 and not limits.fp16, "model", "fp16; it trains in bf16 and fp32"
 
 

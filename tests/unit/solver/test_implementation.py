@@ -98,6 +98,7 @@ def test_every_profile_gives_the_basis_of_each_fact() -> None:
 def test_the_launcher_picks_the_profile() -> None:
     names = {
         Launcher.MEGATRON_LM: "megatron-core-0.20",
+        Launcher.MEGATRON_BRIDGE: "megatron-core-0.20",
         Launcher.DEEPSPEED: "deepspeed-0.19",
         Launcher.TORCHTITAN: "torchtitan-0.3",
         Launcher.PYTORCH: "torchtitan-0.3",

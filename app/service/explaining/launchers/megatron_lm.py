@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.app.launching.flags.flag import GivenFlag
 from meshwright.app.launching.flags.megatron_lm import MEGATRON_LM, MegatronFlags
 from meshwright.app.models.catalog import model, model_names
 from meshwright.app.models.catalog.copies import catalogue_name_in_words
@@ -55,7 +56,14 @@ class _Pipeline:
 def read_megatron(start: Start) -> StatedTraining:
     """Return what the flags behind ``pretrain_gpt.py`` state; raises InvalidInputError for a value that can't be."""
     read = MEGATRON_LM.read(start.words)
-    flags = MegatronFlags(**read.fields)
+    return stated_by_flags(MegatronFlags(**read.fields), read.given, start, Launcher.MEGATRON_LM)
+
+
+def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: Start, launcher: Launcher) -> StatedTraining:
+    """Return what flags state of a run of a launcher over Megatron-Core, ``given`` as its command writes them.
+
+    Raises InvalidInputError for a value that can't be.
+    """
     pipeline = _pipeline(flags)
     recompute, layers, notes = _recompute(flags)
     sizes = named_config(flags)
@@ -63,8 +71,8 @@ def read_megatron(start: Start) -> StatedTraining:
     tp = flags.tensor_model_parallel_size or 1
     etp = flags.expert_tensor_parallel_size
     return StatedTraining(
-        launcher=Launcher.MEGATRON_LM,
-        given=read.given,
+        launcher=launcher,
+        given=given,
         environment=start.environment,
         notes=(*notes, *sizes.notes),
         problems=() if pipeline.problem is None else (pipeline.problem,),

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshwright.app.launching.flags.recipes import RECIPES, RecipeKeys
 from meshwright.app.service.explaining.launch_files import config_of, words_of_config
+from meshwright.app.service.explaining.launchers.megatron_bridge import is_bare, read_megatron_bridge
 from meshwright.app.service.explaining.start import Start
 from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload
@@ -29,8 +30,11 @@ _FORMATS = {
 _ENDS_OF_RECIPES = re.compile(r"_(pretrain|finetune|sft|peft|config|recipe).*$")
 
 
-def read_recipe(start: Start) -> StatedTraining:
-    """Return what a recipe states; raises InvalidInputError for a value that can't be."""
+def read_recipe(start: Start, launcher: Launcher = Launcher.MEGATRON_LM) -> StatedTraining:
+    """Return what a recipe states, of a launcher where Megatron-Core trains; raises InvalidInputError for a value that can't
+    be."""
+    if launcher is Launcher.MEGATRON_BRIDGE and is_bare(start.words):
+        return read_megatron_bridge(start, _as_flags(start.words))
     document = start.document if start.document is not None else _named(start)
     read = RECIPES.read([*words_of_config(_without_what_is_off(document)), *_as_flags(start.words)])
     keys = RecipeKeys(**read.fields)
@@ -41,7 +45,7 @@ def read_recipe(start: Start) -> StatedTraining:
     world = start.world or (None if keys.devices is None else keys.devices * (keys.nodes or 1))
     offload = _offload(keys)
     return StatedTraining(
-        launcher=Launcher.MEGATRON_LM if is_megatron else Launcher.ACCELERATE,
+        launcher=launcher if is_megatron else Launcher.ACCELERATE,
         given=read.given,
         environment=start.environment,
         notes=("the recipe is read for its model and the layout of its training; rollouts and other models are not priced",),

@@ -16,6 +16,7 @@ from meshwright.solver.answer.frontier import InteractivityPoint, PromptWorkers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import RunnerUp, SearchStats
 from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.launchers.server import CacheMoves
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
@@ -27,7 +28,7 @@ from meshwright.solver.serving.forms.pools.answer import (
     pools_plan,
     pools_runner_up,
 )
-from meshwright.solver.serving.forms.pools.pools import MeasuredPools, Phase, PlacedPools, placed
+from meshwright.solver.serving.forms.pools.pools import MeasuredPools, Phase, PlacedPools, joined, placed
 from meshwright.solver.serving.forms.pools.search import Option, PoolsResult, PoolsSearch
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import least_energy_per_token_j
@@ -144,7 +145,7 @@ def _splits(search: PoolsSearch, workers: tuple[_OneWorker, _OneWorker], lowest:
             if prefills.ceiling(p, p_workers) < lowest:
                 continue
             for d in decodes.engines:
-                d_workers = _most_beside(p, p_workers, d)
+                d_workers = _most_beside(p, p_workers, d) if joined(p.layout, d.layout, search.moves) else 0
                 if d_workers and decodes.ceiling(d, d_workers) >= lowest:
                     expected = min(p_workers * rates[0][p.key], d_workers * rates[1][d.key])
                     step = step_below(expected) if expected > 0.0 else lowest
@@ -205,13 +206,13 @@ class _Worker:
 
 
 def pools_points(
-    evaluator: Evaluator, prefill: Sequence[Engine], decode: Sequence[Engine], load: Load
+    evaluator: Evaluator, prefill: Sequence[Engine], decode: Sequence[Engine], load: Load, moves: CacheMoves | None
 ) -> Iterator[InteractivityPoint]:
     """Rate-matched pools: of workers alike in size those that serve most, to each user and batch."""
     prompts = _fastest([worker for engine in prefill for worker in _prompt_workers(evaluator, engine, load)])
     for answers in _undominated([worker for engine in decode for worker in _answer_workers(evaluator, engine, load)]):
         for computing in prompts:
-            point = _matched(computing, answers, load)
+            point = _matched(computing, answers, load) if joined(computing.layout, answers.layout, moves) else None
             if point is not None:
                 yield point
 
@@ -299,7 +300,7 @@ def least_energy_pools(search: PoolsSearch, *, below: float) -> PoolsResult:
                 break
             result.bound = energy_j
             ranks = placed(*_place(prefill), *_place(decode))
-            if ranks is None:
+            if ranks is None or not joined(_place(prefill)[0], _place(decode)[0], search.moves):
                 continue
             result.considered += 1
             measured = search.simulator.measure(PlacedPools(prefill, decode, *ranks, energy_j), search.prefill.load)
@@ -488,7 +489,7 @@ class SearchOfPools(FormSearch):
 
     def steady_points(self, load: Load) -> Iterator[InteractivityPoint]:
         """Yield rate-matched pools."""
-        return pools_points(self._evaluator, self._prefill, _decode_engines(self._asked), load)
+        return pools_points(self._evaluator, self._prefill, _decode_engines(self._asked), load, self._search.moves)
 
     def user_tokens_per_s(self) -> float | None:
         """Return the tokens per second of a user of the best pools, whose batches wait for no prompts."""

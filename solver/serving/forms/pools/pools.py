@@ -20,6 +20,9 @@ from meshwright.costmodels.queueing.simulation.disaggregated import (
 )
 from meshwright.costmodels.serving.memory import WorkerPlace, kv_transfer
 from meshwright.solver.control import Stop, never_stop
+from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.launchers.server import CacheMoves
+from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
 from meshwright.solver.problem.token_counts import token_count
@@ -98,6 +101,29 @@ def placed(prefill: Layout, prefill_workers: int, decode: Layout, decode_workers
         return None
     first, second = group_first(prefill), group_first(prefill) + start
     return (first, second) if prefill_leads else (second, first)
+
+
+def cache_moves(request: ServingRequest) -> CacheMoves | None:
+    """Return the pools that the named launcher joins; None where a request names none, or any that an engine may run."""
+    server = SERVERS.get(request.search.launcher)
+    return None if server is None or request.search.space is not Space.LAUNCHABLE else server.cache_moves
+
+
+def may_join(layout: Layout, moves: CacheMoves | None) -> bool:
+    """Return True if workers of a layout may be one of two pools."""
+    return moves is None or not moves.of_tp_alone or (layout.pp == 1 and layout.grid.ranks == layout.grid.tp)
+
+
+def joined(prefill: Layout, decode: Layout, moves: CacheMoves | None) -> bool:
+    """Return True if caches move from workers of one layout to those of the other."""
+    if moves is None:
+        return True
+    if not (may_join(prefill, moves) and may_join(decode, moves)):
+        return False
+    if moves.stages_alike and decode.pp not in (1, prefill.pp):
+        return False
+    p, d = prefill.grid.tp, decode.grid.tp
+    return d % p == 0 or (moves.to_fewer_ranks and p % d == 0)
 
 
 def group_first(layout: Layout) -> int:

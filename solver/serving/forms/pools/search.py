@@ -1,4 +1,5 @@
-"""The best pools: prefill workers and decode workers, layouts and device types of each, and the ratio of the two.
+"""The best pools: prefill workers and decode workers, layouts and device types of each, and the ratio of the two. Where the
+request names a launcher, layouts between which it moves caches.
 
 Exact in its space, by cost from below: each phase by itself gives the fewest workers of each engine that it can do with, and
 two pools are simulated together in order of their cost until they keep the promise. Two assumptions, stated in the certificate:
@@ -24,6 +25,9 @@ from meshwright.solver.serving.forms.pools.pools import (
     PhaseKind,
     PlacedPools,
     PoolsSimulator,
+    cache_moves,
+    joined,
+    may_join,
     phase,
     placed,
 )
@@ -64,10 +68,13 @@ class PoolsSearch:
 
     def __init__(self, request: ServingRequest, question: Question, *, prefill_engines: Sequence[Engine], stop: Stop):
         self.question = question
+        self.moves = cache_moves(request)
         self._first = PoolsResult()
         engines = [engine for engine in question.engines if not engine.layout.repeats_answers]
+        # Layouts that are in no two pools of the launcher would stand for the cheapest, and bound what they are not part of.
+        engines, prompts = ([e for e in each if may_join(e.layout, self.moves)] for each in (engines, prefill_engines))
         self.simulator = PoolsSimulator(request.cluster, question.evaluator, promised_of(request, pools=True))
-        self.prefill = phase(PhaseKind.PREFILL, request, list(prefill_engines), load=question.load, stop=stop)
+        self.prefill = phase(PhaseKind.PREFILL, request, prompts, load=question.load, stop=stop)
         self.decode = phase(PhaseKind.DECODE, request, engines, load=question.load, stop=stop)
 
     @property
@@ -115,6 +122,8 @@ class PoolsSearch:
         """The pools of the engines that the analytic model thinks cheapest, with one worker more where that is not enough."""
         chosen = []
         for of in (self.prefill, self.decode):
+            if not of.engines:
+                return None
             engine = self._expected_cheapest(of)
             least = of.least_workers(engine, engine.layout.most_replicas)
             if least is None:
@@ -181,6 +190,8 @@ class PoolsSearch:
         return None
 
     def _placed(self, prefill: Option, decode: Option, load: float) -> PlacedPools | None:
+        if not joined(prefill.engine.layout, decode.engine.layout, self.moves):
+            return None
         ranks = placed(prefill.engine.layout, prefill.workers, decode.engine.layout, decode.workers)
         if ranks is None:
             return None

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from meshwright.solver.answer.layouts import Pools, Workers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.problem.choices import ServingMode
+from meshwright.solver.problem.choices import ServingMode, Space
+from meshwright.solver.problem.launchers.servers import SERVERS
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.verify.rules import band_violations, cost_violations, devices_by_group, peak_violations
 from meshwright.solver.verify.serving.degrees import (
@@ -40,6 +41,7 @@ def violations(plan: Plan, layout: Pools, request: ServingRequest) -> Iterator[V
         *placed_at(_PREFILL, shape_violations(prefill, prefill_request, devices=of_prefill)),
         *shape_violations(decode, decode_request, devices=plan.devices - of_prefill),
         *_sharing_violations(plan, layout, request),
+        *_joining_violations(layout, request),
     )
     yield from shape
     if shape:
@@ -76,6 +78,36 @@ def _sharing_violations(plan: Plan, layout: Pools, request: ServingRequest) -> I
     both = _ranks(layout.prefill_workers) & _ranks(layout.decode_workers)
     if both:
         yield Violation(Rule.DEVICES, f"{_PREFILL}.stages", f"device {min(both)} is in both pools")
+
+
+def _joining_violations(layout: Pools, request: ServingRequest) -> Iterator[Violation]:
+    """The named launcher moves caches between servers of these degrees.
+
+    vLLM's NixlConnector between tensor-parallel servers, to as many ranks as there are or a multiple; SGLang's receivers map
+    ranks whose numbers divide, of as many pipeline stages or to one.
+    """
+    launcher = request.search.launcher
+    if request.search.space is not Space.LAUNCHABLE or launcher not in SERVERS:
+        return
+    moves = SERVERS[launcher].cache_moves
+    if moves is None:
+        yield Violation(Rule.LAUNCHER, _PREFILL, f"{launcher.value} has no pools")
+        return
+    sender, receiver = layout.prefill_workers.axes, layout.decode_workers.axes
+    for where, axes in ((_PREFILL, sender), ("plan", receiver)):
+        others = {"pp": axes.pp, "attention_dp": axes.attention_dp, "kvp": axes.kvp, "cp": axes.cp}
+        used = ", ".join(f"{name} {degree}" for name, degree in others.items() if degree > 1)
+        if moves.of_tp_alone and used:
+            given = f"{used}; {launcher.value} moves caches between tensor-parallel servers only"
+            yield Violation(Rule.LAUNCHER, f"{where}.axes", given)
+    if moves.stages_alike and receiver.pp > 1 and receiver.pp != sender.pp:
+        given = f"{receiver.pp} beside prefill servers of {sender.pp}; {launcher.value} moves caches to as many, or one"
+        yield Violation(Rule.LAUNCHER, "plan.axes.pp", given)
+    wider, narrower = max(sender.tp, receiver.tp), min(sender.tp, receiver.tp)
+    if wider % narrower or (receiver.tp < sender.tp and not moves.to_fewer_ranks):
+        to = "a multiple of their ranks, or a part" if moves.to_fewer_ranks else "a multiple of their ranks"
+        given = f"{receiver.tp} beside prefill servers of {sender.tp}; {launcher.value} moves caches to {to}"
+        yield Violation(Rule.LAUNCHER, "plan.axes.tp", given)
 
 
 def _ranks(workers: Workers) -> set[int]:

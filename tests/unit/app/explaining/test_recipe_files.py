@@ -67,7 +67,7 @@ FIELDS = ("world", "tp", "pp", "cp", "microbatch", "global_batch", "seq_len", "z
         (NEMO, "megatron-lm", (16, 4, 2, 1, 1, 128, 4096, 1)),
         (NEMO_RL, "accelerate", (8, 2, 1, 1, 1, 64, 4096, 3)),
         ("uv run examples/run_sft.py --config r.yaml cluster.num_nodes=2", "accelerate", (16, 2, 1, 1, 1, 64, 4096, 3)),
-        (BRIDGE, "megatron-lm", (8, 2, 1, 2, 1, 64, 8192, 1)),
+        (BRIDGE, "megatron-bridge", (8, 2, 1, 2, 1, 64, 8192, 1)),
     ],
 )
 def test_recipes_say_their_layout(text: str, launcher: str, expected: tuple[Any, ...]) -> None:

@@ -149,7 +149,7 @@ def test_pools_are_a_server_of_each_kind_behind_a_router() -> None:
     assert any("one prefill server of 2, on 4 devices" in said for said in found.assumptions)
 
 
-@pytest.mark.parametrize(("change", "message"), [({"decode_pp": 2}, "pipeline stages"), ({"prefill_tp": 3}, "does not divide")])
+@pytest.mark.parametrize(("change", "message"), [({"decode_pp": 2}, "as many, or one"), ({"prefill_tp": 3}, "does not divide")])
 def test_pools_that_sglang_can_not_connect_are_refused(change: dict[str, int], message: str) -> None:
     with pytest.raises(ExportError, match=message):
         export(*pooled(**change), "sglang")

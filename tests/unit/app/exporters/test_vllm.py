@@ -211,7 +211,7 @@ def test_other_launchers_refuse_several_kinds() -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"decode_pp": 2}, "tensor-parallel servers only"), ({"prefill_tp": 4, "decode_tp": 2}, "multiple of the prefill")],
+    [({"decode_pp": 2}, "tensor-parallel servers only"), ({"prefill_tp": 4, "decode_tp": 2}, "multiple of their ranks")],
 )
 def test_pools_that_vllm_can_not_connect_are_refused(change: dict[str, int], message: str) -> None:
     with pytest.raises(ExportError, match=message):

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.model.split_dims import RankGrid
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
-from meshwright.solver.answer.layouts import Replicas
+from meshwright.solver.answer.layouts import Pools, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import predict, simulate
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Objective, ServingMode
+from meshwright.solver.problem.choices import Launcher, Objective, ServingMode
+from meshwright.solver.problem.launchers.server import CacheMoves
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
-from meshwright.solver.serving.forms.pools.pools import placed
+from meshwright.solver.serving.forms.pools.pools import joined, placed
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import with_fields
@@ -200,3 +203,27 @@ def test_wider_stages_come_first_so_that_none_straddles_nodes() -> None:
     assert placed(small, 3, large, 2) == (4, 0)
     assert placed(large, 2, small, 3) == (0, 4)
     assert placed(large, 8, small, 1) is None
+
+
+@pytest.mark.parametrize(("launcher", "engine"), [(Launcher.VLLM, ServingEngine.VLLM), (Launcher.SGLANG, ServingEngine.SGLANG)])
+def test_pools_of_a_named_launcher_are_joined_by_it(launcher: Launcher, engine: ServingEngine) -> None:
+    """Of a launcher that moves caches to a multiple of ranks, no decode worker has fewer ranks than prefill workers."""
+    whole = replace(POOLS, launcher=launcher, engine=engine)
+    assert isinstance(plan(asked(search=whole)).layout, Pools)
+    narrower = CacheMoves(of_tp_alone=True, to_fewer_ranks=False)
+    two, one = (SimpleNamespace(pp=1, grid=RankGrid(tp=tp)) for tp in (2, 1))
+    assert joined(one, two, narrower)  # type: ignore[arg-type]
+    assert not joined(two, one, narrower)  # type: ignore[arg-type]
+    assert joined(two, one, CacheMoves(of_tp_alone=True, to_fewer_ranks=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        replace(POOLS, launcher=Launcher.TENSORRT_LLM, engine=ServingEngine.TENSORRT_LLM),
+        replace(POOLS, launcher=Launcher.VLLM, modes=(ServingMode.SWITCHED,)),
+    ],
+)
+def test_a_named_launcher_is_not_planned_for_forms_that_it_does_not_start(search: Search) -> None:
+    with pytest.raises(WorkloadError, match="starts no plans of this form"):
+        plan(asked(search=search))
