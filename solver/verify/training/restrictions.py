@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from meshwright.costmodels.model.dims import KV_HEADS
+from meshwright.costmodels.model.dims import EXPERTS, FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_RANK
+from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
-from meshwright.solver.problem.launchers.decoders import unlike
-from meshwright.solver.problem.launchers.trainer import HostState, Trainer
+from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.launchers.trainer import GptLayers, HostState, LlamaLayers, Trainer
 from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import adapter_violations, document_violations
@@ -239,10 +240,39 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
 
 def _model_refusals(request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
     """A model of other layers than the launcher's, or a number format that it does not train in."""
-    if limits.layers is not None:
-        strange = unlike(request.model, limits.layers)
-        yield bool(strange), "model", f"{'; '.join(strange)}; the layers of its decoders are {limits.layers.said}"
+    # What a graph of the user's own is, its export asks.
+    if limits.layers is not None and request.model.hyperparameters is not None:
+        for is_so, strange in _strange_parts(request.model, limits.layers):
+            yield is_so, "model", f"{strange}; the layers of its decoders are {limits.layers.said}"
     yield request.workload.precision is DType.FP16 and not limits.fp16, "model", "fp16; it trains in bf16 and fp32"
+
+
+_SWIGLU = (2, 5.0)
+"""Inputs of the function of a gated feed-forward network, and its FLOPs an element (survey 5.2)."""
+
+
+def _strange_parts(model: ModelGraph, layers: LlamaLayers | GptLayers) -> Iterator[tuple[bool, str]]:
+    """The parts of a model by its operators, and whether it has each though decoders of these layers have not."""
+    operators = [operator for name in dict.fromkeys(model.layers) for operator in model.block(name).operators]
+    used = {dim for operator in operators for dim in operator.dims}
+    yield KV_RANK in used, "latent attention"
+    if isinstance(layers, GptLayers):
+        return
+    matrices = {weight.dims for each in operators if each.kind is OperatorKind.MATMUL for weight in each.weights}
+    functions = [
+        each for each in operators if each.kind is OperatorKind.ELEMENTWISE and all(FFN in t.dims for t in each.inputs)
+    ]
+    yield (
+        any((len(each.inputs), each.flops_per_element) != _SWIGLU for each in functions),
+        "a feed-forward network not of SwiGLU",
+    )
+    yield EXPERTS in used, "experts"
+    yield (HIDDEN,) in matrices, "biases of all matrices"
+    yield (HEADS, HEAD_DIM) in matrices and not layers.qkv_bias, "biases of q, k and v"
+    yield any(each.window is not None for each in operators), "attention in windows"
+    yield any(each.kind is OperatorKind.NORM and len(each.weights) > 1 for each in operators), "norms of mean and variance"
+    assert model.hyperparameters is not None
+    yield model.hyperparameters.rotary_share not in (None, 1.0), "rotary positions of a share of each head"
 
 
 def _optimizer_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:

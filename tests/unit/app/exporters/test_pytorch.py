@@ -49,7 +49,7 @@ def test_the_plan_is_said_beside_a_program_that_is_always_the_same() -> None:
 
 @pytest.mark.parametrize(("name", "layers"), [("gpt2-xl", 48), ("mixtral-8x7b", 32), ("gemma-2-9b", 42), ("deepseek-v3", 61)])
 def test_models_of_other_layers_are_refused_by_what_they_have(name: str, layers: int) -> None:
-    with pytest.raises(ExportError, match="its decoders have Llama's layers"):
+    with pytest.raises(ExportError, match="the layers of its decoders are Llama's"):
         export(*training(name, dp=8, seq_len=1024, layers=[layers]), "pytorch")
 
 

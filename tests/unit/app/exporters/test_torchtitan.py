@@ -101,7 +101,7 @@ def test_fine_grained_recompute_is_refused() -> None:
     [
         ({"dp": 2, "pp": 2, "rank_order": RankOrder.DP_OUTERMOST}, "it has pp outermost alone"),
         ({"tp": 16}, "8 key/value heads do not divide by tp 16"),
-        ({"name": "gemma-2-9b", "dp": 4}, "a feed-forward network of geglu"),
+        ({"name": "gemma-2-9b", "dp": 4}, "a feed-forward network not of SwiGLU"),
         ({"name": "qwen2.5-7b", "dp": 4}, "biases of q, k and v"),
         ({"optimizer": Optimizer.MUON}, "muon; it has adamw"),
         ({"precision": DType.FP16}, "fp16; it trains in bf16 and fp32"),
