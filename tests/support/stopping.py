@@ -17,10 +17,10 @@ TIE = 1e-9
 """Relative difference of two objectives below which they are the same."""
 
 FIRST_LOOKS = (1, 2, 3, 5, 8, 13, 21)
-"""Looks that every search is ended at."""
+"""The first looks that every search is ended at."""
 
 MOST_LOOKS = 25
-"""Looks that a search is ended at besides, at most, spread over the whole of it."""
+"""Looks that a search is ended at over the whole of it, but for the last two."""
 
 
 @dataclass
@@ -70,9 +70,9 @@ class Whole:
     n_looks: int
 
     def looks(self) -> tuple[int, ...]:
-        """Looks to end the search at: the first few, and others over the whole of it."""
+        """Looks to end the search at: evenly over the whole of it, and the last."""
         step = max(1, math.ceil(self.n_looks / MOST_LOOKS))
-        return tuple(sorted({*FIRST_LOOKS, *range(1, self.n_looks + 1, step), max(1, self.n_looks - 1), self.n_looks}))
+        return tuple(sorted({*range(step, self.n_looks, step), max(1, self.n_looks - 1), max(1, self.n_looks)}))
 
 
 def solving(request: PlanRequest) -> SolveUntil:

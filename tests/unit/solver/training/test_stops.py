@@ -3,6 +3,7 @@ accepts or says that nothing is decided, and never an exception."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from meshwright.solver.problem.choices import FrontierScope, GroupOrder, Improve
 from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.best_first import search
-from tests.support.stopping import FIRST_LOOKS, LookLimit, Whole, assert_answers, solving, whole
+from tests.support.stopping import FIRST_LOOKS, TIE, LookLimit, Whole, assert_answers, solving, whole
 from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.training.test_launchable_inside import wide_request
 from tests.unit.solver.training.test_shares import unequal_requests
@@ -43,6 +44,9 @@ def without_room(request: TrainingRequest) -> TrainingRequest:
     """The request on devices with too little memory for any plan."""
     return replace(request, cluster=replace(request.cluster, memory_reserve=0.97))
 
+
+FEW = 12
+"""Looks over the whole of a search at which its plans are compared with one another."""
 
 KINDS: dict[str, Callable[[], TrainingRequest]] = {
     "launchable": lambda: random_request(LAUNCHABLE),
@@ -78,6 +82,18 @@ def test_a_search_that_is_ended_at_one_of_its_first_looks_answers(kind: str) -> 
 def test_a_search_that_is_ended_at_any_look_answers(kind: str) -> None:
     ended = to_its_end(kind)
     assert_answers(solving(KINDS[kind]()), ended.looks(), beside=ended)
+
+
+@pytest.mark.slow_beyond(1)
+@pytest.mark.parametrize("kind", ["free", "orders", "by_group", "stagewise_mixed"])
+def test_more_looks_never_end_in_a_worse_plan(kind: str) -> None:
+    """On one kind of nodes and on two."""
+    ended = to_its_end(kind)
+    step = ended.n_looks // FEW + 1
+    plans = [*assert_answers(solving(KINDS[kind]()), range(step, ended.n_looks, step)), ended.plan]
+    found = [math.inf if plan.certificate.objective is None else plan.certificate.objective for plan in plans]
+    assert all(later <= earlier * (1.0 + TIE) for earlier, later in itertools.pairwise(found))
+    assert found[-1] < math.inf
 
 
 def test_a_listener_may_ask_for_the_plan_at_the_look_that_ends_the_search() -> None:
