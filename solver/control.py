@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -32,13 +34,30 @@ def part_of(stop: Stop, share: float) -> Stop:
 
 
 class SearchStopped(Exception):
-    """Raised within a unit of work when the search is to end; the search catches it and answers with the best so far."""
+    """Raised within a unit of work when the search is to end; whoever began the unit learns of it by `unit_of_work`."""
 
 
 def heed(stop: Stop) -> None:
-    """Raise SearchStopped if the rule says so."""
+    """Raise SearchStopped if the rule says so; within a `unit_of_work` alone."""
     if stop():
         raise SearchStopped
+
+
+@dataclass(slots=True)
+class UnitOfWork:
+    """A part of a search that ends early when its rule says so: ``was_stopped`` tells if it did."""
+
+    was_stopped: bool = False
+
+
+@contextmanager
+def unit_of_work() -> Iterator[UnitOfWork]:
+    """Within this the rule may be heeded: a unit that it ends is left, and no SearchStopped goes any further."""
+    unit = UnitOfWork()
+    try:
+        yield unit
+    except SearchStopped:
+        unit.was_stopped = True
 
 
 class Incumbent(Protocol):

@@ -204,14 +204,27 @@ def read_quantity(text: str, kind: Quantity, *, what: str) -> float:
     return _whole(value)
 
 
+MOST_DIGITS = 19
+"""Digits of a count, at most: those of the largest that 64 bits hold."""
+
+
 def read_count(text: str, *, what: str) -> int:
-    """Return a whole number from 1, such as ``8192`` or ``8_192``; raises InvalidInputError."""
+    """Return a whole number from 1, such as ``8192``, ``8_192`` or ``3e9``; raises InvalidInputError."""
     word = text.strip()
-    if re.fullmatch(r"[1-9][0-9_]{0,18}", word):
+    powered = re.fullmatch(r"([1-9][0-9]{0,5})(?:\.([0-9]{1,9}))?[eE]\+?([0-9]{1,2})", word)
+    if powered:
+        # In digits, as a float of 17 of them is another number.
+        whole, part, power = powered[1], (powered[2] or "").rstrip("0"), int(powered[3])
+        digits = whole + part + "0" * (power - len(part))
+        if power >= len(part) and len(digits) <= MOST_DIGITS:
+            return int(digits)
+    if re.fullmatch(rf"[1-9][0-9_]{{0,{MOST_DIGITS - 1}}}", word):
         return int(word.replace("_", ""))
     short = re.fullmatch(r"([1-9][0-9]{0,5})\s*[kK]", word)
     remedy = f"write {int(short[1]) * 1024} or {int(short[1]) * 1000}, whichever you mean" if short else None
-    raise InvalidInputError(f"{what} is no whole number", given=text, allowed="a whole number from 1, as 8192", remedy=remedy)
+    raise InvalidInputError(
+        f"{what} is no whole number", given=text, allowed="a whole number from 1, as 8192 or 3e9", remedy=remedy
+    )
 
 
 def _unit(unit: str, kind: Quantity, text: str, what: str) -> float:

@@ -26,6 +26,16 @@ def input_path(text: str) -> Path:
     return Path(text)
 
 
+def work_units(text: str) -> int:
+    """Return the units of work of an option, such as 3e9; raises BadParameter for what is no whole number from 1."""
+    from meshwright.app.base.figures import read_count
+
+    try:
+        return read_count(text, what="the work limit")
+    except InvalidInputError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 def output_file(name: str) -> Path:
     """Return the path of an option that names a file to write; every such option has this as its parser.
 

@@ -10,7 +10,7 @@ import typer
 
 from meshwright.app.cli.commands.exits import exits
 from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, FullPage, output_file, output_folder
+from meshwright.app.cli.options import AsJson, FullPage, output_file, output_folder, work_units
 
 
 class TiesName(StrEnum):
@@ -157,7 +157,8 @@ def shard(
         float | None, typer.Option("--time-limit", metavar="S", help="Stop after this many seconds.")
     ] = None,
     work_limit: Annotated[
-        int | None, typer.Option("--work-limit", metavar="N", min=1, help="Stop after this many units of work.")
+        int | None,
+        typer.Option("--work-limit", metavar="N", parser=work_units, help="Stop after this many units of work, as 3e9."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the search.")] = 0,
     confirm: Annotated[

@@ -8,6 +8,7 @@ Programming 87, 2000): a step from the best prices so far, longer after a gain, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numba
@@ -83,7 +84,7 @@ class Relaxation:
             if self._failures >= _PATIENCE:
                 self._failures = 0
                 self._step *= _STEP_LOSS
-        if len(core.capacity):
+        if len(core.capacity) and bound < math.inf:
             excess = core.load_of(choice) - core.capacity
             last = excess if self._average is None else self._average
             self._average = (1 - _AVERAGING) * last + _AVERAGING * excess
@@ -116,6 +117,9 @@ class Relaxation:
 
     def _total(self, value: float, error: float, prices: FloatArray) -> float:
         core = self.core
+        if value == math.inf:
+            # A node is left without an allowed strategy, whatever memory costs.
+            return math.inf
         sold = _dot(prices, core.capacity)
         # Rounding of the prefix sums of prices, times all memory they are applied to.
         error += len(prices) * _EPSILON * (sold + float(prices.sum()) * self._most_usage)

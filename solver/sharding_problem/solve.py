@@ -357,7 +357,7 @@ class _Run:
         """Run the phases until the gap is closed or the budget is gone."""
         if self.core.node_count == 0:
             self._take(np.zeros(0, dtype=np.int64))
-            self.bound = self.core.constant
+            self._prove(self.core.constant)
             return
         if not len(self.core.item_nodes):
             self._eliminate()
@@ -370,7 +370,7 @@ class _Run:
         choice = eliminate(self.core)
         if choice is not None:
             self._take(choice)
-            self.bound = self.cost
+            self._prove(self.cost)
 
     def _solve_exactly(self, stop: WorkStop) -> None:
         """The exact program, over the strategies that a few priced sweeps can't exclude."""
@@ -413,7 +413,7 @@ class _Run:
             choice = relaxation.improve(self.cost if self.choice is not None else None)
             stop.spend(relaxation.work)
             self.sweeps += 1
-            self.bound = max(self.bound, relaxation.bound)
+            self._prove(relaxation.bound)
             if self.core.fits(choice) or sweep % _NARROWING_REPAIR == 0:
                 self._repair(choice)
             if self._is_done():
@@ -421,7 +421,7 @@ class _Run:
         if self.choice is None:
             return None
         certificate = relaxation.certificate()
-        self.bound = max(self.bound, relaxation.bound, certificate.bound)
+        self._prove(max(relaxation.bound, certificate.bound))
         return certificate
 
     def _bound_and_search(self) -> None:
@@ -431,14 +431,14 @@ class _Run:
         search: Search | None = None
         while not self._is_done():
             certificate = relaxation.certificate()
-            self.bound = max(self.bound, relaxation.bound, certificate.bound)
+            self._prove(max(relaxation.bound, certificate.bound))
             if search is None and self.choice is not None:
                 search = Search(self.core, self.choice, self.cost, self.rng)
             if search is not None:
                 search.run(Until(self.stop, share=self._share_after(_TURN_SEARCH)), certificate)
                 self.windows = search.windows
                 self._take(search.choice)
-                self.bound = max(self.bound, search.bound)
+                self._prove(search.bound)
             self._improve_bound(relaxation, Until(self.stop, share=self._share_after(_TURN_BOUND)))
             if search is not None and self.choice is not None:
                 search.offer(self.choice)
@@ -448,7 +448,12 @@ class _Run:
         if self.choice is None and not self.is_infeasible:
             self._repair(relaxation.improve(None))
             self.stop.spend(relaxation.work)
-            self.bound = max(self.bound, relaxation.bound)
+            self._prove(relaxation.bound)
+
+    def _prove(self, bound: float) -> None:
+        """Raise the bound; an infinite one proves that nothing is allowed, which reductions that were stopped left open."""
+        self.bound = max(self.bound, bound)
+        self.is_infeasible |= self.bound == math.inf
 
     def _share_after(self, share: float) -> float:
         return min(1.0, self.stop.used() + share)
@@ -458,7 +463,7 @@ class _Run:
         while not self._is_done():
             choice = relaxation.improve(self.cost if self.choice is not None else None)
             self.stop.spend(relaxation.work)
-            self.bound = max(self.bound, relaxation.bound)
+            self._prove(relaxation.bound)
             self.sweeps += 1
             if self.core.fits(choice) or self.sweeps % _SWEEPS_PER_REPAIR == 0:
                 self._repair(choice)

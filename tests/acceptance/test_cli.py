@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -257,6 +258,33 @@ def test_shard_refuses_bad_files(cli: Cli) -> None:
     assert cli("shard", str(cli.folder / "none.json")) == 2
     assert cli("shard", cli.write("problem.json", {"problem": {}})) == 2
     assert cli("shard", cli.write("problem.json", SHARDING_PROBLEM), "--time-limit", "nan") == 2
+
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+WRITTEN_WITH_POWERS = sorted(
+    {
+        found
+        for page in PAGES
+        for found in re.findall(r"(--[a-z-]+)[ =]([0-9.]+[eE]\+?[0-9]+)", page.read_text(encoding="utf-8"))
+    }
+)
+"""Options that pages write with a power of ten, and their values."""
+
+
+def test_pages_write_a_work_limit_with_a_power_of_ten() -> None:
+    assert {option for option, _ in WRITTEN_WITH_POWERS} == {"--work-limit"}, "another such option needs a test of its own"
+
+
+@pytest.mark.parametrize("value", [value for _, value in WRITTEN_WITH_POWERS] + ["3000000000", "3_000_000_000", "1.5e8"])
+def test_a_work_limit_is_read_as_pages_write_it(cli: Cli, value: str) -> None:
+    assert cli("shard", cli.write("problem.json", SHARDING_PROBLEM), "--work-limit", value, "--json") == 0
+    assert cli.json()["status"] == "optimal"
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "1e-3", "0.5", "many", "1e99"])
+def test_a_work_limit_that_is_no_count_is_refused_with_one_that_is(cli: Cli, value: str) -> None:
+    assert cli("shard", cli.write("problem.json", SHARDING_PROBLEM), f"--work-limit={value}") == 2
+    assert value in cli.err and "3e9" in cli.err and "Traceback" not in cli.err
 
 
 def test_progress_is_drawn_only_on_a_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from meshwright.solver.blocks.sharding_problem import (
     sum_of_slices,
 )
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec
-from meshwright.solver.control import Stop, heed, never_stop
+from meshwright.solver.control import Stop, UnitOfWork, heed, never_stop, unit_of_work
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -67,14 +67,16 @@ class BlockCosts:
         self._memory: dict[BlockSetting, tuple[dict[Recompute, FloatArray], FloatArray]] = {}
 
     @contextmanager
-    def stopped_by(self, stop: Stop) -> Iterator[None]:
-        """Within this, what is not known yet is worked out until the rule says stop; then SearchStopped is raised.
+    def stopped_by(self, stop: Stop) -> Iterator[UnitOfWork]:
+        """Within this, what is not known yet is worked out until the rule says stop; then what is within is left.
 
-        One sharding frontier of a wide block in the free space can take longer than a whole search may.
+        One sharding frontier of a wide block in the free space can take longer than a whole search may. What describes an
+        answer is worked out outside of it, however late it is.
         """
         before, self._stop = self._stop, stop
         try:
-            yield
+            with unit_of_work() as unit:
+                yield unit
         finally:
             self._stop = before
 

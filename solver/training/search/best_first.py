@@ -289,18 +289,18 @@ def search(
     """
     state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin, reach, limit, bundled, stop)
     told: Solved | None = None
-    with costs.stopped_by(stop):
-        while state.heap and not state.is_over(limit) and not stop():
-            bound, node = state.pop()
-            if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
-                told = state.result.best
-                progress(state.progress(max(bound, floor), describe))
-            try:
-                state.take(bound, node)
-            except SearchStopped:
-                # What became of its part counts; the rest is still open under its bound.
-                state.put_back(bound, node)
-                break
+    while state.heap and not state.is_over(limit) and not stop():
+        bound, node = state.pop()
+        if state.n_popped % PROGRESS_EVERY == 0 or state.result.best is not told:
+            told = state.result.best
+            # The listener may ask for the plan: that is no work of the search, which its rule would end.
+            progress(state.progress(max(bound, floor), describe))
+        with costs.stopped_by(stop) as unit:
+            state.take(bound, node)
+        if unit.was_stopped:
+            # What became of its part counts; the rest is still open under its bound.
+            state.put_back(bound, node)
+            break
     result = state.finish()
     if result.bound is not None and result.bound < floor:
         result.bound = floor if result.best is None else min(floor, result.best.value)

@@ -79,9 +79,17 @@ def test_a_count_is_whole_and_a_k_is_asked_about() -> None:
     assert read_count("8_192", what="it") == 8192
     with pytest.raises(InvalidInputError, match="write 8192 or 8000"):
         read_count("8k", what="it")
-    for text in ("0", "1.5", "-1", "1e3", ""):
+    for text in ("0", "1.5", "-1", "1e-3", "1.5e0", "1.25e1", "1e19", "9e99", "1e", "e3", "inf", "nan", ""):
         with pytest.raises(InvalidInputError, match="a whole number from 1"):
             read_count(text, what="it")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("3e9", 3_000_000_000), ("4E10", 4 * 10**10), ("1.5e8", 150_000_000), ("1.50e+1", 15), ("1e0", 1), ("9e18", 9 * 10**18)],
+)
+def test_a_count_may_be_written_with_a_power_of_ten(text: str, count: int) -> None:
+    assert read_count(text, what="it") == count
 
 
 def served(**changed: Any) -> dict[str, Any]:

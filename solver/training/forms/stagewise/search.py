@@ -21,7 +21,7 @@ from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.arrangement import Arrangement, arranged, in_arrangement
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import OnProgress, SearchStopped, Stop, heed
+from meshwright.solver.control import OnProgress, Stop, heed, unit_of_work
 from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
@@ -218,9 +218,10 @@ def best_stagewise(request: TrainingRequest, given: Plan | None, *, stop: Stop, 
         for count in space.counts:
             if stop():
                 break
-            try:
+            found: Partition | None = None
+            with unit_of_work() as unit:
                 found = space.best(count, below_s=limit_s, stop=stop)
-            except SearchStopped:
+            if unit.was_stopped:
                 break
             if found is not None and found.objective_s < limit_s * (1 - RELATIVE_TIE):
                 best, limit_s = _Found(arrangement, space, count, found), found.objective_s

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology, part_of_node
 from meshwright.solver.answer.stage import DeviceRange
-from meshwright.solver.control import SearchStopped, Stop, heed
+from meshwright.solver.control import Stop, heed
 from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, Recompute, StageDegrees
 from meshwright.solver.problem.graph import ModelGraph
@@ -197,19 +197,17 @@ def stage_ways(request: TrainingRequest, borders: Sequence[Borders], *, stop: St
     these borders left out. None when stopped."""
     found: dict[int, list[Way]] = {}
     costs, layers = TrainingCosts(request), _unlike_layers(request.model)
-    try:
-        with costs.stopped_by(stop):
-            for family in families(request):
-                heed(stop)
-                if PLAIN in family.pipelinings:
-                    known = found.setdefault(family.n_microbatches, [])
-                    for candidate in family.candidates():
-                        heed(stop)
-                        if candidate.pipelining == PLAIN:
-                            known += _of_candidate(costs, candidate, borders)
+    with costs.stopped_by(stop):
+        for family in families(request):
+            heed(stop)
+            if PLAIN in family.pipelinings:
+                known = found.setdefault(family.n_microbatches, [])
+                for candidate in family.candidates():
+                    heed(stop)
+                    if candidate.pipelining == PLAIN:
+                        known += _of_candidate(costs, candidate, borders)
         return {count: _unbeaten(ways, layers, stop) for count, ways in found.items()}
-    except SearchStopped:
-        return None
+    return None
 
 
 def stage_table(costs: TrainingCosts, candidate: Candidate, sharding: Sharding, borders: Borders) -> StageTable:

@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.reason import Reason, unfinished_search
-from meshwright.solver.control import OnProgress, SearchStopped, Stop, heed, part_of
+from meshwright.solver.control import OnProgress, Stop, heed, part_of
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.breakdown import compute_bound_s
@@ -134,14 +134,13 @@ def _unfinished_reason(result: SearchResult) -> Reason:
 def closest_to_fitting(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
     """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
     waiting: list[tuple[float, int, Candidate, Sharding]] = []
-    try:
-        with costs.stopped_by(stop):
-            for family in families(request):
-                heed(stop)
-                for node in expand(family, costs):
-                    for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
-                        waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
-    except SearchStopped:
+    with costs.stopped_by(stop) as listing:
+        for family in families(request):
+            heed(stop)
+            for node in expand(family, costs):
+                for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
+                    waiting.append((least_shortfall_bytes(member), len(waiting), member.candidate, member.sharding))
+    if listing.was_stopped:
         return None
     heapq.heapify(waiting)
     best: tuple[Candidate, Shortfall] | None = None
@@ -171,21 +170,18 @@ MAX_MEMBERS = 300
 def best_near(request: TrainingRequest, costs: TrainingCosts, known: Solved, *, stop: Stop) -> Solved:
     """The fastest of a known plan and those near it that were looked at; the known one where none is faster."""
     mesh, best, n_solved = known.decision.candidate.mesh, known, 0
-    try:
-        with costs.stopped_by(stop):
-            waiting = _members_near(request, costs, known, stop)
-            while waiting and n_solved < MAX_MEMBERS and waiting[0][0] < best.value * (1 - RELATIVE_TIE):
-                heed(stop)
-                _, _, member = heapq.heappop(waiting)
-                n_solved += 1
-                decision = cut(member, costs)
-                if isinstance(decision, Shortfall):
-                    continue
-                cost = evaluate_decision(decision, member.tables)
-                if cost.fits and cost.step_time_s < best.value * (1 - RELATIVE_TIE):
-                    best = Solved(decision, cost, cost.step_time_s)
-    except SearchStopped:
-        pass
+    with costs.stopped_by(stop):
+        waiting = _members_near(request, costs, known, stop)
+        while waiting and n_solved < MAX_MEMBERS and waiting[0][0] < best.value * (1 - RELATIVE_TIE):
+            heed(stop)
+            _, _, member = heapq.heappop(waiting)
+            n_solved += 1
+            decision = cut(member, costs)
+            if isinstance(decision, Shortfall):
+                continue
+            cost = evaluate_decision(decision, member.tables)
+            if cost.fits and cost.step_time_s < best.value * (1 - RELATIVE_TIE):
+                best = Solved(decision, cost, cost.step_time_s)
     assert best.decision.candidate.mesh == mesh
     return best
 

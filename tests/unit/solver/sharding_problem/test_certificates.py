@@ -69,7 +69,7 @@ def test_local_moves_keep_memory_and_never_cost_more() -> None:
 @pytest.mark.slow
 def test_same_work_limit_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)
-    problem = _chain_of_blocks(40)
+    problem = chain_of_blocks(40)
     first = solve(problem, stop=WorkLimit(1e7), seed=3)
     second = solve(problem, stop=WorkLimit(1e7), seed=3)
     assert first == second
@@ -78,14 +78,14 @@ def test_same_work_limit_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_budget_that_is_gone_at_once_still_gives_an_answer_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)
-    problem = _chain_of_blocks(40)
+    problem = chain_of_blocks(40)
     answer = solve(problem, stop=WorkLimit(1.0))
     assert answer.solution is not None and problem.fits(answer.solution)
     assert answer.bound is not None and answer.cost is not None and answer.bound <= answer.cost
 
 
 def test_search_reaches_the_optimum_of_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = _chain_of_blocks(40)
+    problem = chain_of_blocks(40)
     exact = solve(problem, stop=NoLimit())
     assert exact.status is Status.OPTIMAL and exact.cost is not None
     monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)
@@ -166,7 +166,7 @@ def _arc_consistent_core(problem: ShardingProblem) -> Core | None:
     return core_of(graph)
 
 
-def _chain_of_blocks(length: int) -> ShardingProblem:
+def chain_of_blocks(length: int) -> ShardingProblem:
     """Repeated blocks with skips, memory tight enough to bind: too large to enumerate."""
     rng = random.Random(5)
     edges = [[i, i + 1] for i in range(length - 1)] + [[i, i + 3] for i in range(0, length - 3, 2)]

@@ -1,0 +1,128 @@
+"""Training searches of every kind, ended at any of their looks at the stopping rule: the answer is a plan that the checker
+accepts or says that nothing is decided, and never an exception."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from meshwright.solver import api
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.choices import FrontierScope, GroupOrder, Improvements, Objective
+from meshwright.solver.problem.request import Slo, TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.search.best_first import search
+from tests.support.stopping import FIRST_LOOKS, TIE, LookLimit, Whole, assert_answers, solving, whole
+from tests.unit.solver.training.instances import random_request
+from tests.unit.solver.training.test_launchable_inside import wide_request
+from tests.unit.solver.training.test_shares import unequal_requests
+from tests.unit.solver.training.test_stagewise import mixed_requests, stagewise_requests
+
+LAUNCHABLE, FREE, TWO_GROUPS = 6, 3, 26
+"""Seeds of random requests with a plan: of the launchable space, of the free one, and on two node groups."""
+
+
+def searching(request: TrainingRequest, **changes: object) -> TrainingRequest:
+    return replace(request, search=replace(request.search, **changes))  # type: ignore[arg-type]
+
+
+def with_a_price(request: TrainingRequest) -> TrainingRequest:
+    """The request on devices with a price."""
+    groups = tuple(
+        replace(group, node=replace(group.node, device=replace(group.node.device, price_per_hour=2.0)))
+        for group in request.cluster.groups
+    )
+    return replace(request, cluster=replace(request.cluster, groups=groups))
+
+
+def without_room(request: TrainingRequest) -> TrainingRequest:
+    """The request on devices with too little memory for any plan."""
+    return replace(request, cluster=replace(request.cluster, memory_reserve=0.97))
+
+
+FEW = 12
+"""Looks over the whole of a search at which its plans are compared with one another."""
+
+KINDS: dict[str, Callable[[], TrainingRequest]] = {
+    "launchable": lambda: random_request(LAUNCHABLE),
+    "free": lambda: random_request(FREE),
+    "orders": lambda: searching(random_request(TWO_GROUPS), group_order=GroupOrder.ANY),
+    "by_group": lambda: next(unequal_requests(1)),
+    "stagewise": lambda: list(stagewise_requests(7))[-1],
+    "stagewise_mixed": lambda: list(mixed_requests(2))[-1],
+    "devices": lambda: replace(random_request(LAUNCHABLE), objective=Objective.DEVICES),
+    "cost": lambda: replace(with_a_price(random_request(FREE)), objective=Objective.COST),
+    "energy": lambda: replace(random_request(LAUNCHABLE), objective=Objective.ENERGY),
+    "risk_price": lambda: searching(random_request(LAUNCHABLE), price_risk=0.2),
+    "frontier": lambda: searching(random_request(LAUNCHABLE), frontier=FrontierScope.SWEPT),
+    "improvements": lambda: searching(random_request(LAUNCHABLE), improvements=Improvements.SOLVED),
+    "nothing_fits": lambda: without_room(random_request(LAUNCHABLE)),
+    "too_slow": lambda: replace(random_request(LAUNCHABLE), slo=Slo(max_step_time_s=1e-9)),
+}
+
+
+@cache
+def to_its_end(kind: str) -> Whole:
+    return whole(solving(KINDS[kind]()))
+
+
+@pytest.mark.slow_beyond(4)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_that_is_ended_at_one_of_its_first_looks_answers(kind: str) -> None:
+    assert_answers(solving(KINDS[kind]()), FIRST_LOOKS, beside=to_its_end(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_that_is_ended_at_any_look_answers(kind: str) -> None:
+    ended = to_its_end(kind)
+    assert_answers(solving(KINDS[kind]()), ended.looks(), beside=ended)
+
+
+@pytest.mark.slow_beyond(1)
+@pytest.mark.parametrize("kind", ["free", "orders", "by_group", "stagewise_mixed"])
+def test_more_looks_never_end_in_a_worse_plan(kind: str) -> None:
+    """On one kind of nodes and on two."""
+    ended = to_its_end(kind)
+    step = ended.n_looks // FEW + 1
+    plans = [*assert_answers(solving(KINDS[kind]()), range(step, ended.n_looks, step)), ended.plan]
+    found = [math.inf if plan.certificate.objective is None else plan.certificate.objective for plan in plans]
+    assert all(later <= earlier * (1.0 + TIE) for earlier, later in itertools.pairwise(found))
+    assert found[-1] < math.inf
+
+
+def test_a_listener_may_ask_for_the_plan_at_the_look_that_ends_the_search() -> None:
+    """Assert that every look of one search will do: what describes a plan looks at no rule."""
+    request = random_request(LAUNCHABLE)
+    ended = whole(solving(request))
+    assert_answers(solving(request), range(1, ended.n_looks + 2), beside=ended)
+
+
+@pytest.mark.slow
+def test_a_search_that_begins_with_launchable_plans_answers_when_it_is_ended_at_a_look() -> None:
+    assert_answers(solving(wide_request()), (1, 2, 5, 20, 60, 150, 400, 1000))
+
+
+@pytest.mark.slow
+def test_trials_are_listed_whatever_look_ends_their_search() -> None:
+    request = random_request(LAUNCHABLE)
+    plan = to_its_end("launchable").plan
+    limit = LookLimit(math.inf)
+    every = api.trials(request, plan, most=4, stop=limit, progress=ignore_progress)
+    assert limit.looks.so_far > 1 and every
+    for at in (*FIRST_LOOKS, *range(34, limit.looks.so_far, 1 + limit.looks.so_far // 10)):
+        found = api.trials(request, plan, most=4, stop=LookLimit(at), progress=ignore_progress)
+        assert 1 <= len(found) <= 4
+
+
+def test_costs_within_a_search_are_not_cut_off_after_it() -> None:
+    """Assert that a rule which ended a search does not hold for what is asked of its costs later."""
+    request = random_request(LAUNCHABLE)
+    costs = TrainingCosts(request)
+    search(request, costs, stop=LookLimit(40), progress=ignore_progress)
+    assert search(request, costs, stop=never_stop, progress=ignore_progress).complete
