@@ -102,7 +102,7 @@ def _modules_s(case: ServingCase) -> float:
     """The host's time for a step that PyTorch's modules run one by one: that of a forward pass in training.
 
     Engines have fused kernels and no autograd, and take less: how much less is not known. Llama 7B takes 39 ms a token so on an
-    A100 (PyTorch's announcement of gpt-fast), 1.2 ms a layer.
+    A100 (25.5 tokens/s: pytorch.org/blog/accelerating-generative-ai-2), 1.2 ms a layer.
     """
     model, device = case.request.model, case.request.cluster.groups[0].node.device
     sums = int(case.replicas.axes.tp > 1)
