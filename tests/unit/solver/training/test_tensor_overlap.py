@@ -92,7 +92,8 @@ def test_what_a_weight_gradient_does_not_cover_still_shows() -> None:
 
 def test_megatron_overlaps_and_the_others_do_not() -> None:
     found = {launcher: launcher_implementation(Search(launcher=launcher)).tensor_overlap for launcher in Launcher}
-    assert found.pop(Launcher.MEGATRON_LM) is TensorOverlap.WEIGHT_GRADIENT
+    of_megatron = {found.pop(launcher) for launcher in (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)}
+    assert of_megatron == {TensorOverlap.WEIGHT_GRADIENT}
     assert set(found.values()) == {TensorOverlap.NONE}
 
 
