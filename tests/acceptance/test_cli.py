@@ -181,6 +181,7 @@ def test_predict_takes_plan_files(cli: Cli) -> None:
     assert cli("predict", "-", "--plan", "-") == 2
 
 
+@pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize(
     ("content", "said"),
     [

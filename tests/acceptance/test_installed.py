@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.app.models.catalog.listed import LISTED
+
 pytest.importorskip("setuptools", minversion="77", reason="what builds the wheel is not installed: pip install -e '.[dev]'")
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +109,7 @@ def built(hook: str, source: Path, folder: Path) -> Path:
     return found
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 def test_the_projects_own_packages_are_imported(python: Path, project: Path) -> None:
     bin_folder = python.parent
     assert "2 passed in" in run(str(python), "-m", "pytest", "-q", "--import-mode=prepend", cwd=project)
@@ -117,7 +119,7 @@ def test_the_projects_own_packages_are_imported(python: Path, project: Path) -> 
     assert "Optimal" in shown
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 def test_the_plugin_of_pytest_checks_plans(python: Path, project: Path, tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'plans.db'}"
     run(str(python.parent / "meshwright"), "check", "plans", "--update", cwd=project, MESHWRIGHT_DATABASE_URL=database)
@@ -125,7 +127,7 @@ def test_the_plugin_of_pytest_checks_plans(python: Path, project: Path, tmp_path
     assert "3 passed in" in shown
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 def test_data_and_types_are_installed(python: Path, tmp_path: Path) -> None:
     code = """
 import meshwright, pathlib
@@ -136,7 +138,8 @@ print(len(meshwright.model_names()), len(meshwright.node_names()), len(calibrati
 """
     where, counts = run(str(python), "-c", code, cwd=tmp_path).splitlines()
     assert not Path(where).is_relative_to(ROOT)
-    catalogue = len(list((ROOT / "app/models/catalog/models").glob("*.json")))
+    with_files = len(list((ROOT / "app/models/catalog/models").glob("*.json")))
+    catalogue = with_files + len(LISTED.documents)
     nodes = len(list((ROOT / "costmodels/hardware/nodes").glob("*.json")))
     calibrations = len(list((ROOT / "costmodels/hardware/calibrations").rglob("*.json")))
     assert counts == f"{catalogue} {nodes} {calibrations}"
@@ -146,8 +149,9 @@ print(len(meshwright.model_names()), len(meshwright.node_names()), len(calibrati
     assert run(str(python.parent / "meshwright"), "--version", cwd=tmp_path) == f"meshwright {version}\n"
 
 
+@pytest.mark.slow
 def test_the_wheel_and_the_source_archive_hold_every_module_and_data_file(wheel: Path, source: Path, tmp_path: Path) -> None:
-    kept = {".py", ".json", ".typed", ".html", ".css"}
+    kept = {".py", ".json", ".csv", ".typed", ".html", ".css"}
     expected = {f"meshwright/{path.relative_to(source)}" for floor in FLOORS for path in (source / floor).rglob("*.*")}
     expected |= {str(path.relative_to(source)) for path in (source / "meshwright").glob("*.*")}
     expected = {name for name in expected if Path(name).suffix in kept}
@@ -158,7 +162,7 @@ def test_the_wheel_and_the_source_archive_hold_every_module_and_data_file(wheel:
     assert expected <= names
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 def test_a_checkout_imports_its_own_files_alone_installed_or_not(python: Path, tmp_path: Path) -> None:
     """Another version is installed in the environment: all of it or nothing of it is imported."""
     checkout = tmp_path / "checkout"

@@ -46,7 +46,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield running
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path"),
     [("GET", "/v1/plans"), ("POST", "/v1/keys"), ("GET", "/"), ("POST", "/v1/plans"), ("POST", "/new")],

@@ -120,6 +120,7 @@ def begun_body(service: Served, announced: int) -> socket.socket:
     return connection
 
 
+@pytest.mark.slow
 def test_one_tenant_has_no_more_in_hand_than_its_share(service: Served) -> None:
     """Bodies count as soon as they are announced, and those that are too many are refused before they come."""
     with contextlib.ExitStack() as stack:

@@ -112,6 +112,7 @@ def test_log_lines_are_lines(name: str) -> None:
         check_lines(text)
 
 
+@pytest.mark.slow
 def test_nothing_else_shows_a_text_as_it_is() -> None:
     """A page or command added tomorrow goes through the same console, and quotes for shells in the same place."""
     found: dict[str, set[str]] = {name: set() for name in OWN_WAY}

@@ -183,6 +183,7 @@ def test_no_pattern_takes_more_than_linear_time() -> None:
     assert slow == [], "\n".join(slow)
 
 
+@pytest.mark.slow
 def test_every_pattern_is_walked_and_a_quadratic_one_is_found() -> None:
     names = {found.where for found in patterns()}
     assert len(names) > 100

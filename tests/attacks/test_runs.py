@@ -45,6 +45,7 @@ log_lines = st.builds(lambda line, n: line.format(n, n, n), st.sampled_from(LINE
 logs = st.lists(log_lines | names, min_size=1, max_size=6).map("\n".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example("elapsed time per iteration (ms): " + "9" * 400)
 @example("memory (MB) | max reserved: " + "9" * 400)

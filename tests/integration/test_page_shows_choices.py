@@ -21,6 +21,7 @@ def page(plan: Plan, request: PlanRequest) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.slow_beyond(5)
 @pytest.mark.parametrize("name", PLACED)
 def test_a_plan_that_differs_in_a_choice_has_another_page(name: str) -> None:
     request = resolved(training() if kind_of(name) == "training" else serving())

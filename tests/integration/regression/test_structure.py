@@ -85,6 +85,7 @@ def _in_two_chunks(stage: Stage) -> Stage:
     return replace(stage, chunk_layers=(1, 1), blocks=(*others, LayerSpan(first.block, first.first, first.count)))
 
 
+@pytest.mark.slow_beyond(6)
 @pytest.mark.parametrize("name", PLACED)
 def test_every_choice_is_seen(name: str) -> None:
     plan = planned(kind_of(name))

@@ -79,6 +79,7 @@ def memory_of(problem: Problem) -> Problem:
     return {key: problem[key] for key in MEMORY_KEYS}
 
 
+@pytest.mark.slow_beyond(60)
 @pytest.mark.parametrize("seed", range(300))
 def test_equals_enumeration(seed: int) -> None:
     problem = random_problem(seed)

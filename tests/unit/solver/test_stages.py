@@ -126,6 +126,7 @@ def test_more_memory_is_never_slower(seed: int) -> None:
     assert best_s({**problem, "max_in_flight": more}) <= best_s(problem) * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10**6), block=st.integers(0, 5))
 @settings(max_examples=150, deadline=None)
 def test_a_faster_block_is_never_slower(seed: int, block: int) -> None:

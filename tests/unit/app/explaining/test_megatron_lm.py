@@ -43,6 +43,7 @@ def explanation(flags: str, **options: str) -> Explanation:
     return explained(asked_of(COMMAND + flags, OneLine("", **({"gpus": "8xH100"} | options)), resolve))
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize(
     "search",
     [

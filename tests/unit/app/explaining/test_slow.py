@@ -165,6 +165,7 @@ def test_every_cause_has_a_scene() -> None:
     assert [cause.name for cause in serving_causes.CAUSES] == list(SERVING)
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("cause", training_causes.CAUSES, ids=lambda cause: cause.name)
 def test_a_cause_of_slow_steps_is_among_the_first_three(cause: Any) -> None:
     scene = TRAINING[cause.name]
@@ -174,6 +175,7 @@ def test_a_cause_of_slow_steps_is_among_the_first_three(cause: Any) -> None:
     assert cause.name in named(scene, found, asked, changed.predicted())[:3]
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("cause", serving_causes.CAUSES, ids=lambda cause: cause.name)
 def test_a_cause_of_slow_answers_is_among_the_first_three(cause: Any) -> None:
     scene = SERVING[cause.name]
@@ -199,6 +201,7 @@ def test_megatron_llama_on_a_slow_network() -> None:
     assert told.causes[-1].name == OUTSIDE
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("command", "line", "measured"),
     [

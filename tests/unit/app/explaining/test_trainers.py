@@ -33,6 +33,7 @@ def stated(text: str, **files: str) -> StatedTraining:
     return found
 
 
+@pytest.mark.slow_beyond(4)
 @pytest.mark.parametrize("launcher", ["hf-trainer", "trl", "axolotl", "llama-factory"])
 @pytest.mark.parametrize(
     ("search", "adapter"),

@@ -480,6 +480,7 @@ def test_llm_d_takes_names_of_the_hub_alone() -> None:
         job(served(replicas=2, tp=8, pp=2, nodes=4), Scheduler.LLM_D, Launcher.VLLM)
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("scheduler", ["dynamo", "llm-d", "ray-serve", "kserve", "skypilot", "kubernetes"])
 @pytest.mark.parametrize("layout", [{"tp": 8}, {"tp": 4, "pp": 2}], ids=str)
 def test_what_is_written_is_read_back(scheduler: str, layout: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ def by_part(found: dict[int, Any]) -> dict[int, list[int]]:
     return ranks
 
 
+@pytest.mark.slow_beyond(4)
 @pytest.mark.parametrize("form", REQUESTS)
 def test_every_rank_of_every_form_has_a_seat(form: str) -> None:
     plan, request = planned(form)

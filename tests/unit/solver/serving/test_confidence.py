@@ -28,6 +28,7 @@ def planned(request: ServingRequest) -> Plan:
     return answer
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("confidence", [0.5, 0.75, 0.9, 0.99])
 @pytest.mark.parametrize("objective", [Objective.DEVICES, Objective.ENERGY])
 def test_the_search_finds_what_enumeration_finds_at_any_confidence(confidence: float, objective: Objective) -> None:

@@ -132,6 +132,7 @@ def elements_sent(before: Blocks, layout: Layout, transfer: Transfer, mesh: Devi
             return held
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(("sizes", "axes"), CASES)
 def test_every_way_leads_to_the_blocks_of_its_layout(sizes: tuple[int, ...], axes: tuple[int, ...]) -> None:
     mesh, rng = mesh_of(*axes), np.random.default_rng(0)

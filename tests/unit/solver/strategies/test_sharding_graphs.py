@@ -89,6 +89,7 @@ def test_equals_exhaustive_search(seed: int) -> None:
     assert round(found.step_s * 1e9) == fastest_by_hand(costs, None)
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_equals_exhaustive_search_within_memory(seed: int) -> None:
     costs = GraphCosts(random_graph(seed, 3), mesh_of(4), TrainingStep(), Ties.NONE)

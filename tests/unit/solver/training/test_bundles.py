@@ -65,7 +65,7 @@ def listed(family: Family, costs: TrainingCosts) -> dict[tuple[Candidate, Shardi
     return found
 
 
-@pytest.mark.slow_beyond(2)
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_bundles_bound_their_members_and_leave_none_out(seed: int) -> None:
     request = full_request(seed)
@@ -90,6 +90,7 @@ def test_bundles_bound_their_members_and_leave_none_out(seed: int) -> None:
         assert min(seen.values(), default=math.inf) == min(exact.values(), default=math.inf)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("seed", SEEDS[:6])
 def test_a_bundle_is_opened_into_all_its_members(seed: int) -> None:
     """As the search does it: entries one after another, each with those behind it."""

@@ -49,6 +49,7 @@ def kinds_within(request: TrainingRequest, limit_s: float) -> set[tuple[object, 
     return found
 
 
+@pytest.mark.slow_beyond(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_answer_is_the_same_and_every_kind_is_found(seed: int) -> None:
     request = random_request(seed)

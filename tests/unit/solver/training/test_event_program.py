@@ -95,6 +95,7 @@ def test_eager_1f1b_is_near_its_event_program(slower: float, within: float) -> N
     assert any(stage.sends_s > 0 for stage in stages) == (slower == 400)
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize(
     ("schedule", "within"),
     [

@@ -54,6 +54,7 @@ DRAWS = {"recompute_layers": (layered_request,)}
 """Requests of a choice that depends on memory between two figures."""
 
 
+@pytest.mark.slow_beyond(6)
 @pytest.mark.parametrize("name", LISTED)
 def test_a_value_that_a_request_asks_for_is_planned_checked_and_predicted(name: str) -> None:
     value, request, plan = next(unusual_plans(name))
