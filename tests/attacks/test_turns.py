@@ -266,7 +266,7 @@ def test_a_worker_that_is_told_to_stop_hands_its_job_back(engine: Engine) -> Non
         process.kill()
     with reading(engine) as connection:
         row = connection.execute(select(jobs.c.attempt, jobs.c.hand_backs, jobs.c.status)).one()
-    assert tuple(row) == (1, 1, JobStatus.RUNNING.value)
+    assert tuple(row) == (1, 1, JobStatus.QUEUED.value)
 
 
 @pytest.mark.slow_beyond(1)

@@ -84,8 +84,8 @@ _OF_UNIT = {
     **dict.fromkeys(("samples/s", "sequences/s", "seq/s"), (Unit.SEQUENCES_PER_S, 1.0)),
     **dict.fromkeys(("tflops", "tflop/s"), (Unit.TFLOPS, 1.0)),
 }
-_EACH = re.compile(r"(?:/|\s*(?:a|per)\s+)(?:gpu|device|chip)$")
-_BETWEEN = re.compile(r"\s*(?:,(?![0-9]{3}(?![0-9]))|;)\s*")
+_EACH = re.compile(r"(?:/|\b(?:a|per)\s+)(?:gpu|device|chip)$")
+_BETWEEN = re.compile(r",(?![0-9]{3}(?![0-9]))|;")
 """Between two figures; a comma before three digits is part of a number, as in 2,142."""
 _FIGURE = re.compile(r"(?P<name>[a-z ]{0,20}?)\s*(?P<value>[0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*(?P<unit>[^0-9.,;]{1,24})")
 
@@ -95,7 +95,7 @@ def read_measured(words: Sequence[str]) -> tuple[MeasuredFigure, ...]:
     if sum(map(len, words)) > LONGEST:
         given = f"{sum(map(len, words))} characters"
         raise InvalidInputError("the measured figures are too long", given=given, allowed=f"at most {LONGEST}")
-    texts = [text for word in words for text in _BETWEEN.split(word.strip())]
+    texts = [text.strip() for word in words for text in _BETWEEN.split(word)]
     if not texts or len(texts) > MOST_FIGURES:
         raise InvalidInputError(
             "no figure was measured, or too many", given=f"{len(texts)}", allowed=f"1 to {MOST_FIGURES}, as {EXAMPLES}"
