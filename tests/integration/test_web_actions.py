@@ -71,6 +71,7 @@ def others(text: str) -> list[str]:
     return [parse_qs(urlsplit(place).query)["name"][0] for place in places]
 
 
+@pytest.mark.slow
 def test_a_plan_that_lost_is_planned_by_itself_and_compared(solved: httpx.Client) -> None:
     digest = planned(solved, SMALL)
     name = next(name for name in others(safe(solved.get(f"/plans/{digest}"))) if "tp 1," in name or "tp 2," in name)

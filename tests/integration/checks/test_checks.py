@@ -222,6 +222,7 @@ def test_a_plan_that_time_decided_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert "time limit" in str(found)
 
 
+@pytest.mark.slow
 def test_a_report_that_is_not_kept_is_a_warning(
     cli: Cli, project: Project, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

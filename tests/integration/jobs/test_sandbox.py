@@ -183,6 +183,7 @@ def test_solve_here_stops_at_the_limit_and_notes_its_time(monkeypatch: pytest.Mo
     assert solve_here(resolved(SOON)).search.seconds > 0
 
 
+@pytest.mark.slow
 def test_a_caller_is_told_of_a_start_that_takes_long_and_may_leave_it() -> None:
     """In a process of its own: the server that children are forked from loads its modules once."""
     code = (

@@ -31,6 +31,7 @@ def test_a_tolerance_decides(project: Project) -> None:
     assert said.finding("structure")["severity"] == "warning"
 
 
+@pytest.mark.slow
 def test_structure_fails_warns_or_is_allowed(project: Project) -> None:
     project.edit(slower_network)
     for action, code, verdict in (("fail", 1, "worse"), ("warn", 0, "warned"), ("allow", 0, "changed")):

@@ -129,6 +129,7 @@ def test_a_tighter_latency_target_that_takes_more_devices(project: Project) -> N
     assert said.plan()["verdict"] == "same"
 
 
+@pytest.mark.slow
 def test_a_looser_target_that_lets_latency_rise(project: Project) -> None:
     project.write(SERVING_REQUEST | {"slo": {"p95_ttft_ms": 1000, "p95_tpot_ms": 10}}, "serving.plan.yaml")
     project.update()

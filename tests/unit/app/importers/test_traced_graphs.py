@@ -70,6 +70,7 @@ def test_resnet_has_its_parameters() -> None:
     assert traced("resnet").parameters() == 13_950_274
 
 
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_trace_is_sharded_as_its_template(name: str) -> None:
     (costs, found), (own_costs, own) = (sharded(graph) for graph in (traced(name), template(name)))
@@ -129,6 +130,7 @@ def test_an_encoder_decoder_attends_to_tokens_of_two_lengths() -> None:
     assert forward_flops(cross, sizes) == 4 * 2 * DECODER_SEQ_LEN * SEQ_LEN * 8 * 32
 
 
+@pytest.mark.slow
 def test_attention_written_out_is_two_products_and_a_softmax() -> None:
     graph = traced("llama-eager")
     products = operators(graph, OperatorKind.PRODUCT)

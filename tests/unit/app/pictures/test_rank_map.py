@@ -52,6 +52,7 @@ def test_replicas_that_serve_share_nothing() -> None:
     assert all(group.axis != "dp" for rank in found for group in groups_of(rank, found, by_part(found)))
 
 
+@pytest.mark.slow
 def test_large_clusters_are_drawn_by_node() -> None:
     small = {"tp": [8], "pp": [1], "cp": [1], "microbatch": [1]}
     work = {"kind": "training", "global_batch": 512, "seq_len": 4096}

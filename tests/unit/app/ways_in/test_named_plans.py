@@ -59,6 +59,7 @@ def degrees(name: str) -> list[tuple[str, str]]:
     return re.findall(r"\b(dp|tp|pp|cp|ep|micro-batch) (\d+)", name)
 
 
+@pytest.mark.slow
 def test_a_serving_name_says_the_degrees_of_a_worker_and_how_many() -> None:
     request = resolve_request(SERVED | {"search": {"launcher": "vllm"}}, files=NoFiles())
     narrowed = request_of_name(request, "2 replicas of tp 2 x pp 2")

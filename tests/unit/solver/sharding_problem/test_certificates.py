@@ -84,6 +84,7 @@ def test_a_budget_that_is_gone_at_once_still_gives_an_answer_that_fits(monkeypat
     assert answer.bound is not None and answer.cost is not None and answer.bound <= answer.cost
 
 
+@pytest.mark.slow
 def test_search_reaches_the_optimum_of_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = chain_of_blocks(40)
     exact = solve(problem, stop=NoLimit())

@@ -44,6 +44,7 @@ def test_rule_alone_keeps_an_optimum(name: str) -> None:
     assert applied >= (3 if name == "fix_isolated_node" else 20)
 
 
+@pytest.mark.slow
 def test_time_points_alone_keep_an_optimum() -> None:
     dropped = 0
     for seed in range(200):

@@ -197,6 +197,7 @@ def test_folded_costs_are_those_of_the_unfolded_graph(share: float | None) -> No
     assert loose.step_s <= tied.step_s
 
 
+@pytest.mark.slow
 def test_folding_equals_the_unfolded_graph_under_its_ties() -> None:
     graph, mesh = repeated(3), mesh_of(4)
     folded = GraphCosts(graph, mesh, TrainingStep(), Ties.EQUAL_BLOCKS)

@@ -102,6 +102,7 @@ def t5() -> tuple[TrainingRequest, Plan]:
     return request, plan_training(request, stop=never_stop, progress=ignore_progress)
 
 
+@pytest.mark.slow
 def test_t5_11b_is_cut_into_stages_of_both_stacks(t5: tuple[TrainingRequest, Plan]) -> None:
     request, plan = t5
     assert plan.certificate.status is Status.OPTIMAL

@@ -97,6 +97,7 @@ def test_the_noise_is_that_of_normal_errors_of_parts() -> None:
     assert noise.error(one, (1.0, 0.0, 5.0), 2.0) == pytest.approx(0.4 * 0.5 + 0.06)
 
 
+@pytest.mark.slow
 def test_plans_that_break_a_target_are_in_no_class() -> None:
     narrower = 0
     for seed in range(12):

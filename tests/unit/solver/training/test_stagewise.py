@@ -184,6 +184,7 @@ def test_stages_that_differ_may_leave_devices_idle() -> None:
     assert any(stage.shardings for stage in flat(plan).stages)
 
 
+@pytest.mark.slow
 def test_broken_stages_on_mixed_nodes_are_found() -> None:
     (request,) = mixed_requests(1)
     plan = planned(request)

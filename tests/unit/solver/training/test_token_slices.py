@@ -112,6 +112,7 @@ def run(schedule: Schedule, times_s: npt.NDArray[np.float64], m: int) -> float:
     return simulate(build(schedule, p, m, n_slices=n), durations).makespan_s
 
 
+@pytest.mark.slow
 def test_stages_hold_what_their_order_makes_them_hold() -> None:
     """TeraPipe holds all micro-batches, Seq1F1B as many slices as fill the ranks behind."""
     terapipe, seq1f1b = (planned(long_request(schedule)) for schedule in (Schedule.TERAPIPE, Schedule.SEQ_1F1B))
