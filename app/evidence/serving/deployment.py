@@ -223,7 +223,8 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     node = _node(run.gpu)
     if run.prompt_tokens is None or run.output_tokens is None:
         raise NotPredictedError("the row does not state its lengths")
-    engine, said, stored = _engine(run), _said(run), _stored(run, name, config)
+    engine, said = _engine(run), _said(run)
+    stored = _stored(run.model, name, config, said)
     precision = said or (DType.BF16 if stored is None else stored.precision)
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
@@ -329,11 +330,10 @@ def _said(run: ServingRun) -> DType | None:
         raise NotPredictedError(f"unknown precision: {run.precision}") from None
 
 
-def _stored(run: ServingRun, name: str, config: str) -> CheckpointFormat | None:
+def _stored(text: str, name: str, config: str, said: DType | None) -> CheckpointFormat | None:
     """The format of the checkpoint's weights: of a config file as it says, unless the row states another precision."""
-    said = _said(run)
     if not config:
-        return stored_format(run.model, name) if said is None else said_format(run.model, name, said)
+        return stored_format(text, name) if said is None else said_format(text, name, said)
     try:
         own = checkpoint_format(document_of(config))
     except InvalidInputError as error:

@@ -12,7 +12,7 @@ from typing import Any
 from meshwright.app.launching.exporters.export import Engine, Export
 from meshwright.app.launching.exporters.schedulers.job import JobFile
 from meshwright.app.launching.exporters.schedulers.kubernetes import literal, manifest, resource_of
-from meshwright.app.launching.exporters.schedulers.serving import Role, Serving, servers_by_role
+from meshwright.app.launching.exporters.schedulers.serving import Role, Serving, require_launcher, servers_by_role
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher
@@ -27,13 +27,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9._/@:+-]+")
 
 def service_file(launched: Export, answered: AnsweredRequest) -> JobFile:
     """Return the manifest of a serving plan; raises ExportError for one that Dynamo can't run."""
-    if launched.launcher not in _MODEL_FLAG:
-        raise ExportError(
-            "graphs of Dynamo are written for engines whose flags its workers pass on",
-            given=launched.launcher.value,
-            allowed=", ".join(_MODEL_FLAG),
-            remedy="plan with search.engine vllm or sglang, or export with --on kubernetes",
-        )
+    problem = "graphs of Dynamo are written for engines whose flags its workers pass on"
+    require_launcher(launched, tuple(_MODEL_FLAG), problem)
     found = servers_by_role(launched, answered, "a DynamoGraphDeployment")
     first = next(iter(found.values()))
     if resource_of(first.device) != "nvidia.com/gpu":

@@ -13,7 +13,7 @@ from meshwright.app.base.quoting import yaml_text
 from meshwright.app.launching.exporters.export import Engine, Export
 from meshwright.app.launching.exporters.schedulers.job import JobFile
 from meshwright.app.launching.exporters.schedulers.kubernetes import literal, resource_of
-from meshwright.app.launching.exporters.schedulers.serving import Role, Serving, servers_by_role
+from meshwright.app.launching.exporters.schedulers.serving import Role, Serving, require_launcher, servers_by_role
 from meshwright.app.launching.exporters.vllm import SIDE_CHANNEL_PORT
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
@@ -36,13 +36,7 @@ _SHARED_MEMORY = "shared-memory"
 
 def service_file(launched: Export, answered: AnsweredRequest) -> JobFile:
     """Return the values of a serving plan; raises ExportError for one that the chart can't run."""
-    if launched.launcher is not Launcher.VLLM:
-        raise ExportError(
-            "llm-d's chart runs vLLM",
-            given=launched.launcher.value,
-            allowed=Launcher.VLLM.value,
-            remedy="plan with search.engine vllm, or export with --on kubernetes",
-        )
+    require_launcher(launched, (Launcher.VLLM,), "llm-d's chart runs vLLM")
     found = servers_by_role(launched, answered, "a release of llm-d's chart")
     first = next(iter(found.values()))
     resource, engine = resource_of(first.device), first.servers.engine

@@ -12,7 +12,7 @@ from meshwright.app.base.quoting import yaml_text
 from meshwright.app.launching.exporters.export import Engine, Export
 from meshwright.app.launching.exporters.schedulers.job import RAY, JobFile, named
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
-from meshwright.app.launching.exporters.schedulers.serving import Serving, serving_of
+from meshwright.app.launching.exporters.schedulers.serving import Serving, require_launcher, serving_of
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher
@@ -25,13 +25,7 @@ _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 
 def service_file(launched: Export, answered: AnsweredRequest) -> JobFile:
     """Return the configuration of a serving plan; raises ExportError for one that Ray Serve LLM can't run."""
-    if launched.launcher is not Launcher.VLLM:
-        raise ExportError(
-            "Ray Serve LLM runs vLLM",
-            given=launched.launcher.value,
-            allowed=Launcher.VLLM.value,
-            remedy="plan with search.engine vllm, or export with --on kubernetes",
-        )
+    require_launcher(launched, (Launcher.VLLM,), "Ray Serve LLM runs vLLM")
     serving = serving_of(launched, answered, "a Ray Serve application")
     engine = serving.servers.engine
     assert engine is not None, "vLLM's engine is told apart"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,6 +14,7 @@ from meshwright.app.launching.exporters.schedulers.kubernetes import config_map,
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.problem.choices import Launcher
 
 FOLLOWER_SCRIPT = "follow.sh"
 
@@ -47,6 +48,18 @@ class Serving:
     def devices_per_node(self) -> int:
         """Devices of each node of a server."""
         return self.servers.devices // self.servers.nodes
+
+
+def require_launcher(launched: Export, allowed: Sequence[Launcher], problem: str) -> None:
+    """Refuse the plan of a launcher that a scheduler does not start; raises ExportError."""
+    if launched.launcher not in allowed:
+        names = [launcher.value for launcher in allowed]
+        raise ExportError(
+            problem,
+            given=launched.launcher.value,
+            allowed=", ".join(names),
+            remedy=f"plan with search.engine {' or '.join(names)}, or export with --on kubernetes",
+        )
 
 
 def serving_of(launched: Export, answered: AnsweredRequest, what: str) -> Serving:
