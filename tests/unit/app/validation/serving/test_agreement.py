@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.agreement import Server, difference, drawn
+from meshwright.app.models.serving_format import stored_format
+from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.serving.engine_profile import Quantised
 
 
 @pytest.mark.parametrize("server", tuple(drawn(8, seed=1)), ids=lambda each: f"{each.model} {each.engine} {each.device}")
@@ -26,3 +29,17 @@ def test_what_is_drawn_is_priced_alike(server: Server) -> None:
 )
 def test_each_format_is_priced_alike(model: str, engine: str, device: str, tp: int) -> None:
     assert difference(Server(model, engine, device, tp, narrow_cache=False)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "quantised"),
+    [
+        ("nvidia/Kimi-K2.5-NVFP4", "kimi-k2", Quantised.FEED_FORWARD),
+        ("nvidia/DeepSeek-R1-0528-NVFP4", "deepseek-v3", Quantised.FEED_FORWARD_AND_OUTPUT),
+        ("nvidia/Qwen3-235B-A22B-NVFP4", "qwen3-235b-a22b", Quantised.PROJECTIONS),
+        ("nvidia/Qwen3-32B-NVFP4", "qwen3-32b", Quantised.PROJECTIONS),
+    ],
+)
+def test_copies_in_nvfp4_are_narrow_where_their_makers_have_them(text: str, name: str, quantised: Quantised) -> None:
+    stored = stored_format(text, name)
+    assert stored is not None and (stored.weights, stored.quantised) == (WeightFormat.NVFP4, quantised)
