@@ -21,7 +21,8 @@ from meshwright.app.evidence.serving.replay import simulated_engine
 from meshwright.app.evidence.serving.rows import AGGREGATED, ServingRun
 from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES
-from meshwright.app.requests.one_line import OneLine, Task, request_of_line
+from meshwright.app.requests.one_line import request_of_line
+from meshwright.app.requests.options import OneLine, Task
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.explaining.explain import asked_of
 from meshwright.costmodels.errors import InvalidInputError

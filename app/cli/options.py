@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from meshwright.app.base.output_files import check_output, is_stdout
+from meshwright.app.requests.options import OPTIONS, OneLine, Task, typed
 from meshwright.costmodels.errors import InvalidInputError
-
-if TYPE_CHECKING:
-    from meshwright.app.requests.one_line import OneLine
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 FullPage = Annotated[bool, typer.Option("--full", help="Print the whole page: what lost, what is equal, calibrations, notes.")]
@@ -96,38 +94,11 @@ def group_of(name: str, *, purpose: str, exit_codes: str | None = None, complete
 
 @dataclass(frozen=True, slots=True)
 class LineOptions:
-    """The options as they stand on a command line; those of the request itself have the names of `OneLine`."""
+    """The options as they stand on a command line: those of a request that take a value, and flags."""
 
-    gpus: Annotated[
-        str | None,
-        typer.Option("--gpus", metavar="DEVICES", help="Plan a model on these: 8xH100, 3x8xH100@400Gb, '5 of 8 H100'."),
-    ] = None
+    words: Mapping[str, str | None]
     serve: Annotated[bool, typer.Option("--serve", help="With --gpus: the devices serve the model.")] = False
     train: Annotated[bool, typer.Option("--train", help="With --gpus: the devices train the model.")] = False
-    isl: Annotated[str | None, typer.Option("--isl", metavar="TOKENS", help="Serving: tokens of a prompt.")] = None
-    osl: Annotated[str | None, typer.Option("--osl", metavar="TOKENS", help="Serving: tokens of an answer.")] = None
-    rate: Annotated[str | None, typer.Option("--rate", metavar="RATE", help="Serving: requests a second: 4, 240/min.")] = None
-    concurrency: Annotated[
-        str | None, typer.Option("--concurrency", metavar="N", help="Serving: requests at once, instead of --rate.")
-    ] = None
-    ttft_p95: Annotated[
-        str | None, typer.Option("--ttft-p95", metavar="TIME", help="Serving: P95 time to first token: 1s.")
-    ] = None
-    tpot_p95: Annotated[
-        str | None, typer.Option("--tpot-p95", metavar="TIME", help="Serving: P95 time per output token: 40ms.")
-    ] = None
-    batch: Annotated[str | None, typer.Option("--batch", metavar="N", help="Training: sequences a step.")] = None
-    seq: Annotated[str | None, typer.Option("--seq", metavar="TOKENS", help="Training: tokens of a sequence.")] = None
-    precision: Annotated[str | None, typer.Option("--precision", metavar="FORMAT", help="With --gpus: bf16, fp8 ...")] = None
-    launcher: Annotated[str | None, typer.Option("--launcher", metavar="NAME", help="With --gpus: vllm, megatron-lm ...")] = (
-        None
-    )
-    objective: Annotated[
-        str | None, typer.Option("--objective", metavar="NAME", help="With --gpus: throughput, devices, cost ...")
-    ] = None
-    host_memory: Annotated[
-        str | None, typer.Option("--host-memory", metavar="SIZE", help="With --gpus: memory of each host, for offload: 512GB.")
-    ] = None
     assume_decoder: Annotated[
         bool | None,
         typer.Option("--assume-decoder", help="Read a config.json of an unknown kind approximately, as a decoder like Llama."),
@@ -139,38 +110,38 @@ class LineOptions:
 
     def of_model(self, model: str) -> OneLine:
         """Return the line that asks for a model with these options; raises InvalidInputError where both tasks are named."""
-        from meshwright.app.requests.one_line import OneLine, Task
-        from meshwright.costmodels.errors import InvalidInputError
-
         if self.serve and self.train:
             raise InvalidInputError("a request serves or trains", given="--serve --train", allowed="one of them")
         task = Task.SERVE if self.serve else Task.TRAIN if self.train else None
-        words = {each.name: getattr(self, each.name) for each in fields(OneLine) if each.name not in ("model", "task")}
-        return OneLine(model, task=task, **words)
+        return OneLine(model, task=task, assume_decoder=self.assume_decoder, **self.words)
 
 
 def with_line_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Return the command with each of `LineOptions` as a parameter of its own, in place of its parameter ``line``."""
-    names = [each.name for each in fields(LineOptions)]
+    """Return the command with each option of a request as a parameter of its own, in place of its parameter ``line``."""
+    flags = [each for each in fields(LineOptions) if each.name != "words"]
 
     @functools.wraps(command)
     def run(*given: Any, **options: Any) -> int:
-        line = LineOptions(**{name: options.pop(name) for name in names})
+        words = {name: options.pop(name) for name in OPTIONS}
+        line = LineOptions(words, **{each.name: options.pop(each.name) for each in flags})
         return command(*given, line=line, **options)
 
     own = inspect.signature(command, eval_str=True)
+    kinds = get_type_hints(LineOptions, include_extras=True)
+    asked = [(name, None, _annotation(name)) for name in OPTIONS]
+    line = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, default, annotation in (*asked, *((each.name, each.default, kinds[each.name]) for each in flags))
+    ]
     # Typer reads the signature that a function says it has.
-    parameters = [each for name, own_one in own.parameters.items() for each in (_parameters() if name == "line" else [own_one])]
+    parameters = [each for name, own_one in own.parameters.items() for each in (line if name == "line" else [own_one])]
     run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
 
 
-def _parameters() -> list[inspect.Parameter]:
-    kinds = get_type_hints(LineOptions, include_extras=True)
-    return [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=kinds[each.name])
-        for each in fields(LineOptions)
-    ]
+def _annotation(name: str) -> Any:
+    said = OPTIONS[name]
+    return Annotated[str | None, typer.Option(typed(name), metavar=said.metavar, help=said.help)]
 
 
 # The options that write a plan as a picture or a file to take away, declared once for all commands that take them.

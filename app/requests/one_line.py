@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from enum import StrEnum
 from typing import Any
 
 from meshwright.app.base.documents import parse_document
 from meshwright.app.base.figures import MILLISECONDS, RATE, SIZE, read_count, read_quantity
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.requests.model_words import model_of_words
+from meshwright.app.requests.options import OF_TASK, OneLine, Task, typed
 from meshwright.costmodels.errors import InvalidInputError
 
 REQUEST_SCHEMA = "meshwright.request/1"
@@ -19,56 +18,6 @@ SERVING_LAUNCHER = "vllm"
 _OVER_AN_ENGINE = frozenset({"dynamo", "llm-d", "ray-serve", "kserve", "skypilot"})
 """Schedulers of servers that are named as launchers: they start that launcher's, in its space."""
 
-
-class Task(StrEnum):
-    """The work that devices are planned for."""
-
-    SERVE = "serve"
-    TRAIN = "train"
-
-
-@dataclass(frozen=True, slots=True)
-class OneLine:
-    """The options of a request as they were typed; None where one was not given."""
-
-    model: str
-    gpus: str | None = None
-    task: Task | None = None
-    isl: str | None = None
-    osl: str | None = None
-    rate: str | None = None
-    concurrency: str | None = None
-    ttft_p95: str | None = None
-    tpot_p95: str | None = None
-    batch: str | None = None
-    seq: str | None = None
-    precision: str | None = None
-    launcher: str | None = None
-    objective: str | None = None
-    host_memory: str | None = None
-    assume_decoder: bool | None = None
-
-    @property
-    def is_asked(self) -> bool:
-        """True if any option was given: the argument is then a model and no file."""
-        return any(getattr(self, each.name) is not None for each in fields(self) if each.name != "model")
-
-    @property
-    def words(self) -> str:
-        """The line as it is typed again, each word quoted for a shell."""
-        named = (each.name for each in fields(self) if each.name not in ("model", "task", "assume_decoder"))
-        given = [(name, getattr(self, name)) for name in named]
-        task = [] if self.task is None else [option(self.task)]
-        options = [word for name, text in given if text is not None for word in (option(name), shell_word(text))]
-        assumed = [option("assume_decoder")] if self.assume_decoder else []
-        return " ".join((shell_word(self.model), *task, *options, *assumed))
-
-
-OF_TASK = {
-    Task.SERVE: ("isl", "osl", "rate", "concurrency", "ttft_p95", "tpot_p95"),
-    Task.TRAIN: ("batch", "seq"),
-}
-"""Options that go with one task only."""
 
 EXAMPLES = {
     Task.SERVE: "--serve --isl 2000 --osl 300 --rate 4",
@@ -116,7 +65,7 @@ def example(model: str, task: Task | None = None) -> str:
 
 def _task(line: OneLine) -> Task:
     """Return the task that is named, or else the one whose options are given."""
-    given = {task: [option(name) for name in names if getattr(line, name) is not None] for task, names in OF_TASK.items()}
+    given = {task: [typed(name) for name in names if getattr(line, name) is not None] for task, names in OF_TASK.items()}
     meant = [task for task, options in given.items() if options]
     if line.task is None and len(meant) == 1:
         return meant[0]
@@ -129,14 +78,9 @@ def _task(line: OneLine) -> Task:
         )
     strange = [word for task, options in given.items() if task is not line.task for word in options]
     if strange:
-        allowed = ", ".join(option(name) for name in OF_TASK[line.task])
+        allowed = ", ".join(typed(name) for name in OF_TASK[line.task])
         raise InvalidInputError(f"options do not go with --{line.task}", given=", ".join(strange), allowed=allowed)
     return line.task
-
-
-def option(name: str) -> str:
-    """Return the option of a field."""
-    return f"--{name.replace('_', '-')}"
 
 
 def _serving(line: OneLine) -> dict[str, Any]:
@@ -178,8 +122,8 @@ def _count(line: OneLine, name: str) -> int:
     text = getattr(line, name)
     if text is None:
         task = next(task for task, names in OF_TASK.items() if name in names)
-        raise InvalidInputError(f"{option(name)} is missing", allowed="a whole number", remedy=f"as in: {EXAMPLES[task]}")
-    return read_count(text, what=option(name))
+        raise InvalidInputError(f"{typed(name)} is missing", allowed="a whole number", remedy=f"as in: {EXAMPLES[task]}")
+    return read_count(text, what=typed(name))
 
 
 def _number(value: float) -> float:

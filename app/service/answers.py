@@ -12,7 +12,7 @@ from meshwright.app.launching.exporters.launch import export_document, launch
 from meshwright.app.launching.exporters.schedulers import Scheduler, job_file
 from meshwright.app.requests.limits import check_values
 from meshwright.app.requests.model_words import model_of_catalogue
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OPTIONS, OneLine
 from meshwright.app.requests.plan_documents import answer_document, read_plan, read_plan_document
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.asking import NewExplanation
@@ -36,17 +36,10 @@ def explanation(document: Document) -> dict[str, Any]:
     asked = new_explanation(document)
     line = OneLine(
         asked.model or (_OWN if asked.config is not None else ""),
+        **{name: _text(getattr(asked, name)) for name in OPTIONS if hasattr(asked, name)},
         gpus=asked.cluster,
-        isl=_text(asked.isl),
-        osl=_text(asked.osl),
-        rate=_text(asked.rate),
-        concurrency=_text(asked.concurrency),
         ttft_p95=None if asked.p95_ttft_ms is None else f"{asked.p95_ttft_ms:g}ms",
         tpot_p95=None if asked.p95_tpot_ms is None else f"{asked.p95_tpot_ms:g}ms",
-        batch=_text(asked.batch),
-        seq=_text(asked.seq),
-        precision=asked.precision,
-        objective=asked.objective,
     )
     own = None if asked.config is None else {"config": dict(asked.config), "name": asked.model or _OWN}
     figures = () if asked.measured is None else read_measured((asked.measured,))
@@ -68,7 +61,7 @@ def new_explanation(document: Document) -> NewExplanation:
     return read_record(NewExplanation, dict(document), what="question")
 
 
-def _text(value: float | None) -> str | None:
+def _text(value: float | str | None) -> Any:
     return None if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 

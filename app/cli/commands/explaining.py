@@ -12,7 +12,7 @@ from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import Output, print_json
 from meshwright.app.requests.files import given_request
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import EXAMPLE, asked_of, explained, with_better, with_measured
 from meshwright.app.service.explaining.explanation import Verdict
 from meshwright.app.service.explaining.launch_files import NO_FILES, READ_ENDS, LaunchFiles

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ from meshwright.app.cli.commands.exits import Output, print_json, say, tell
 from meshwright.app.cli.commands.planning import PlanCommand, Store, plan_of, request_of
 from meshwright.app.requests.files import STDIN, given_request
 from meshwright.app.requests.model_words import looks_like_a_model
-from meshwright.app.requests.one_line import OF_TASK, OneLine, Task, example, request_of_line, request_yaml
+from meshwright.app.requests.one_line import example, request_of_line, request_yaml
+from meshwright.app.requests.options import OF_TASK, OPTIONS, OneLine, Task
 from meshwright.app.service.trials import (
     AnyTrial,
     not_yet_run,
@@ -36,17 +36,6 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.serving.trials import ServingTrial
 from meshwright.solver.training.report.trials import MOST_TRIALS, Trial
-
-QUESTIONS: Mapping[str, str] = {
-    "isl": "Tokens of a prompt (2000)",
-    "osl": "Tokens of an answer (300)",
-    "rate": "Requests a second (4, or 240/min)",
-    "ttft_p95": "P95 time to first token to keep (1s; empty for none)",
-    "tpot_p95": "P95 time per output token to keep (40ms; empty for none)",
-    "batch": "Sequences a step (512)",
-    "seq": "Tokens of a sequence (8192)",
-}
-"""The question for each option that is missing, with an answer as an example."""
 
 
 def line_document(line: OneLine, *, download: bool) -> str | dict[str, Any]:
@@ -98,10 +87,10 @@ def completed(line: OneLine) -> OneLine:
         answer = _ask("Serve or train").strip().casefold()
         line = replace(line, task=Task.TRAIN if answer.startswith("t") else Task.SERVE)
     task = line.task or Task.SERVE
-    missing = [name for name in OF_TASK[task] if name in QUESTIONS and getattr(line, name) is None]
+    missing = [name for name in OF_TASK[task] if getattr(line, name) is None and name != "concurrency"]
     if line.concurrency is not None and "rate" in missing:
         missing.remove("rate")
-    answers: dict[str, Any] = {name: _ask(QUESTIONS[name]) or None for name in missing}
+    answers: dict[str, Any] = {name: _ask(OPTIONS[name].question) or None for name in missing}
     return replace(line, **answers)
 
 

@@ -16,7 +16,8 @@ from meshwright.app.models.checkpoint import FIELD as QUANTISATION
 from meshwright.app.models.checkpoint import checkpoint_format
 from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.model_words import is_here, model_of_words
-from meshwright.app.requests.one_line import OneLine, Task, request_of_line
+from meshwright.app.requests.one_line import request_of_line
+from meshwright.app.requests.options import OneLine, Task
 from meshwright.app.requests.own_hardware import own_nodes
 from meshwright.app.service.explaining.explanation import Better, Explanation, differences
 from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,8 @@ from sqlalchemy import Engine
 from meshwright.app.edge.observability import ANSWERS, current_parent
 from meshwright.app.pictures.asked import article
 from meshwright.app.requests.model_words import model_of_catalogue
-from meshwright.app.requests.one_line import OneLine, Task, request_of_line
+from meshwright.app.requests.one_line import request_of_line
+from meshwright.app.requests.options import OPTIONS, OneLine, Task
 from meshwright.app.service.desk import WORKER_ALIVE_S, JobDesk
 from meshwright.app.service.planning import Call, PlanService, Submission, Wanted
 from meshwright.app.store.engine import read_soon
@@ -56,19 +56,6 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 LOOK_AGAIN_S = 2
 """Seconds after which the browser asks for the page of a job again."""
 
-_WORDS = {each.name for each in fields(OneLine)} - {"model", "task", "assume_decoder"}
-
-_SERVING = (
-    ("isl", "Tokens of a prompt", "2000"),
-    ("osl", "Tokens of an answer", "300"),
-    ("rate", "Requests a second", "4"),
-    ("concurrency", "or requests at once", ""),
-    ("ttft_p95", "P95 time to first token", "1s"),
-    ("tpot_p95", "P95 time per output token", "40ms"),
-)
-_TRAINING = (("batch", "Sequences a step", "64"), ("seq", "Tokens of a sequence", "8192"))
-_BOTH = (("precision", "Precision", ""), ("launcher", "Launcher", ""), ("objective", "Objective", ""))
-
 
 @router.get("/new")
 def ask(request: Request, caller: PageWriter) -> Response:
@@ -107,7 +94,7 @@ async def show_job(request: Request, caller: PageReader, job_id: str) -> Respons
 def _document(given: dict[str, str]) -> dict[str, Any]:
     """The request document of a form: what the same words on a command line say."""
     task = Task.SERVE if given.get("task") == Task.SERVE else Task.TRAIN
-    words: dict[str, Any] = {name: text for name, text in given.items() if name in _WORDS}
+    words: dict[str, Any] = {name: text for name, text in given.items() if name in OPTIONS}
     source = model_of_catalogue(given.get("model", ""))
     registered = given.get("cluster")
     if registered is not None:
@@ -131,9 +118,7 @@ def _form(request: Request, caller: Principal, given: dict[str, str], error: Inv
         given=given,
         chosen=given.get("task", Task.SERVE),
         clusters=_registered(request, caller),
-        serving=_SERVING,
-        training=_TRAINING,
-        both=_BOTH,
+        options=OPTIONS,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of
 from meshwright.app.service.explaining.reading import read_command
 from meshwright.app.service.explaining.script import read_script

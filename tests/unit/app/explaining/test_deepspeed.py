@@ -10,7 +10,7 @@ import pytest
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import script
 from meshwright.app.launching.flags.flag import Standing
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Explanation, Verdict
 from meshwright.app.service.explaining.launch_files import LaunchFiles

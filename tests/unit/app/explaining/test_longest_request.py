@@ -13,7 +13,7 @@ from meshwright.app.launching.flags.serving import LaunchFlags, degrees
 from meshwright.app.models.catalog.copies import Wide, copy_of, format_of_name, hub_id_of
 from meshwright.app.models.checkpoint import FIELD, checkpoint_format
 from meshwright.app.models.huggingface import read_hyperparameters
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.explaining.explain import asked_of, explained
 from meshwright.app.service.explaining.explanation import Explanation, Verdict

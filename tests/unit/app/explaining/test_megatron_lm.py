@@ -10,7 +10,7 @@ import pytest
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.launching.flags.megatron_lm import MegatronFlags
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, question_of, with_better
 from meshwright.app.service.explaining.explanation import Explanation, Verdict
 from meshwright.app.service.explaining.launchers.megatron_lm import layers_of_parts

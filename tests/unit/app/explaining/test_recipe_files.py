@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.launching.flags.flag import Standing
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of, explained
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.reading import read_command

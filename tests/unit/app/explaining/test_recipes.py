@@ -11,7 +11,7 @@ import yaml
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.launching.flags.serving import degrees
 from meshwright.app.models.catalog.copies import copy_of
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.stated import StatedServer, StatedTraining

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Difference, Explanation, Verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.requests.one_line import OneLine
+from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining import serving_causes, slow, training_causes
 from meshwright.app.service.explaining.explain import Asked, asked_of, explained, with_measured
 from meshwright.app.service.explaining.explanation import Explanation

@@ -16,7 +16,8 @@ from meshwright.app.launching.exporters.launch import launch
 from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
 from meshwright.app.launching.exporters.schedulers.job import RAY, SKYPILOT, require_named
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
-from meshwright.app.requests.one_line import OneLine, Task, request_of_line
+from meshwright.app.requests.one_line import request_of_line
+from meshwright.app.requests.options import OneLine, Task
 from meshwright.app.service.explaining.explain import Asked, Question, explained
 from meshwright.app.service.explaining.reading import read_command
 from meshwright.app.service.explaining.stated import StatedServer

@@ -10,7 +10,8 @@ import pytest
 
 from meshwright.app.requests.cloud_machines import cloud_machines
 from meshwright.app.requests.cluster_words import cluster_of_words
-from meshwright.app.requests.one_line import OneLine, request_of_line
+from meshwright.app.requests.one_line import request_of_line
+from meshwright.app.requests.options import OneLine
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
 from meshwright.costmodels.hardware import devices_by_name, node_types, node_types_by_name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -14,12 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
+import meshwright
 from meshwright.app.base.documents import parse_document
 from meshwright.app.cli.options import LineOptions
 from meshwright.app.requests.files import given_request
 from meshwright.app.requests.model_words import CONFIG, cached_config, is_model_id
-from meshwright.app.requests.one_line import OneLine, Task, request_yaml
+from meshwright.app.requests.one_line import request_yaml
+from meshwright.app.requests.options import OPTIONS, OneLine, Task
 from meshwright.app.requests.resolve import request_document
+from meshwright.app.service.asking import NewExplanation
 from tests.support.command_line import Cli
 from tests.support.requests_given import tiny_graph
 
@@ -127,16 +131,25 @@ def test_init_asks_for_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch
     terminal = SimpleNamespace(isatty=lambda: True)
     monkeypatch.setattr(one_line, "typer", SimpleNamespace(prompt=prompt))
     monkeypatch.setattr(one_line, "sys", SimpleNamespace(stdin=terminal, stderr=terminal, stdout=sys.stdout))
-    line = one_line.completed(LineOptions().of_model(""))
+    line = one_line.completed(LineOptions({}).of_model(""))
     assert (line.model, line.gpus, line.task, line.rate, line.ttft_p95) == ("qwen3-8b", "8xH100", "serve", "4", "1s")
     assert line.tpot_p95 is None and len(asked) == 8
 
 
 def test_every_part_of_a_line_has_an_option_and_comes_from_it() -> None:
-    parts = {each.name for each in fields(OneLine)} - {"model", "task"}
-    assert {each.name for each in fields(LineOptions)} == parts | {"serve", "train", "download"}
-    line = LineOptions(**{part: f"its {part}" for part in parts}, train=True).of_model("a model")  # type: ignore[arg-type]
-    assert line == OneLine("a model", task=Task.TRAIN, **{part: f"its {part}" for part in parts})  # type: ignore[arg-type]
+    parts = {each.name for each in fields(OneLine)} - {"model", "task", "assume_decoder"}
+    assert set(OPTIONS) == parts
+    line = LineOptions({part: f"its {part}" for part in parts}, train=True, assume_decoder=True).of_model("a model")
+    assert line == OneLine("a model", task=Task.TRAIN, assume_decoder=True, **{part: f"its {part}" for part in parts})  # type: ignore[arg-type]
+
+
+def test_programs_and_rest_ask_the_options_of_a_line() -> None:
+    """They name the same options, but for devices and targets over REST, whose names say what they are."""
+    of_rest = {each.name for each in fields(NewExplanation)} - {"command", "files", "model", "config", "measured"}
+    assert {"cluster": "gpus", "p95_ttft_ms": "ttft_p95", "p95_tpot_ms": "tpot_p95"}.keys() <= of_rest
+    asked = set(inspect.signature(meshwright.explain).parameters) & set(OPTIONS)
+    assert len(of_rest) == len(asked) and of_rest - {"cluster", "p95_ttft_ms", "p95_tpot_ms"} <= asked
+    assert set(OPTIONS) - asked == {"launcher", "host_memory"}, "a command says its launcher"
 
 
 def test_the_hub_cache_is_read_at_its_main_branch(cli: Cli) -> None:
