@@ -48,6 +48,13 @@ class MeshChoices:
             yield cls(**dict(zip(OF_MESHES, chosen, strict=True)))
 
     @property
+    def others(self) -> Iterator[Self]:
+        """The same with another value of one choice."""
+        for name, choice in OF_MESHES.items():
+            others: list[Any] = [value for value in choice.values if value is not getattr(self, name)]
+            yield from (replace(self, **{name: value}) for value in others)
+
+    @property
     def sort_key(self) -> tuple[int, ...]:
         """Canonical order among equals: usual values first."""
         return tuple(list(choice.values).index(value) for choice, value in self._chosen())

@@ -39,9 +39,7 @@ from meshwright.costmodels.model.implementation import (
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import Recompute, TpOverlap
-from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.training.space.implementation import as_implemented, implementation_of
@@ -142,8 +140,7 @@ def _apart(case: TrainingCase) -> TrainingCase:
 
 
 def _other_order(case: TrainingCase) -> TrainingCase:
-    usual = case.stated.mesh.rank_order is RankOrder.PP_OUTERMOST
-    return case.said(mesh=MeshChoices(RankOrder.DP_OUTERMOST if usual else RankOrder.PP_OUTERMOST))
+    return case.said(mesh=next(case.stated.mesh.others))
 
 
 def _experts(case: TrainingCase, factor: float) -> TrainingCase | None:

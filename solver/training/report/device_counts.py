@@ -14,7 +14,6 @@ from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import FrontierScope, Objective
-from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.breakdown import all_devices, price_per_hour
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -24,6 +23,7 @@ from meshwright.solver.training.search.aims import Aim, LeastEnergy, LeastStepTi
 from meshwright.solver.training.search.best_first import decision_tables, search
 from meshwright.solver.training.search.search_result import SearchResult, Solved
 from meshwright.solver.training.space.candidates import summary
+from meshwright.solver.training.space.meshes import Mesh
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -212,17 +212,9 @@ def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *,
     if spread == 0.0:
         return 0.0
     per_node = min(group.node.devices_per_node for group in cluster.groups)
-    experts = (axes.etp or axes.tp) * axes.ep
-    run, everything = axes.tp * axes.cp, axes.tp * axes.cp * axes.dp * axes.pp
-    outermost = choices.rank_order is RankOrder.DP_OUTERMOST
-    sent = (
-        (axes.tp, breakdown.tp_comm_s),
-        (run, breakdown.cp_comm_s),
-        (everything if outermost and experts > run else experts, breakdown.ep_comm_s),
-        (everything if outermost else run * axes.dp, breakdown.dp_comm_s),
-        (run * axes.pp if outermost else everything, breakdown.pp_comm_s),
-    )
-    return spread * sum(seconds for ranks, seconds in sent if ranks > per_node)
+    mesh = Mesh(dp=axes.dp, pp=axes.pp, tp=axes.tp, cp=axes.cp, ep=axes.ep, etp=axes.etp or None, choices=choices)
+    waits_s: list[float] = [getattr(breakdown, f"{sent}_comm_s") for sent, ranks in mesh.spans.items() if ranks > per_node]
+    return spread * sum(waits_s)
 
 
 def widest_spread(cluster: Cluster) -> float:

@@ -81,6 +81,19 @@ class Mesh:
         replica may share a node, of the first and the last."""
         return self.run_devices * (1 if self.choices.rank_order is RankOrder.PP_OUTERMOST else self.pp - 1)
 
+    @property
+    def spans(self) -> dict[str, int]:
+        """By what is sent: the neighbouring devices that an exchange of it reaches over."""
+        run, everything, experts = self.tp * self.cp, self.stage_devices * self.pp, self.expert_tp * self.ep
+        apart = self.choices.rank_order is not RankOrder.PP_OUTERMOST
+        return {
+            "tp": self.tp,
+            "cp": run,
+            "ep": everything if apart and experts > run else experts,
+            "dp": everything if apart else self.stage_devices,
+            "pp": run * self.pp if apart else everything,
+        }
+
     def ranks_of_stage(self, position: int) -> RankRuns:
         """Where the devices of the stage at a position lie."""
         each = self.run_devices

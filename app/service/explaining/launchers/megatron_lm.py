@@ -28,7 +28,7 @@ from meshwright.costmodels.model.implementation import (
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 
@@ -96,7 +96,7 @@ def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: S
         tp_overlap=TpOverlap.CHUNKED if flags.tp_comm_overlap and flags.sequence_parallel and tp > 1 else TpOverlap.EXPOSED,
         mesh=MeshChoices(RankOrder.DP_OUTERMOST if flags.use_tp_pp_dp_mapping else RankOrder.PP_OUTERMOST),
         recompute=recompute,
-        stages=StageChoices(recompute_layers=layers),
+        stages=USUAL_STAGE.with_layers(layers),
         offload=_offload(flags),
         workload=_workload(flags),
     )

@@ -125,7 +125,7 @@ def _recompute(keys: RecipeKeys) -> Recompute:
 def _stages(keys: RecipeKeys, recompute: Recompute) -> StageChoices:
     """Layers of each stage that are recomputed, where the method takes some."""
     if recompute is Recompute.FULL and keys.recompute_method == "block" and keys.recompute_num_layers is not None:
-        return StageChoices(recompute_layers=keys.recompute_num_layers)
+        return USUAL_STAGE.with_layers(keys.recompute_num_layers)
     return USUAL_STAGE
 
 

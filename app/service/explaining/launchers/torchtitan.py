@@ -18,7 +18,7 @@ from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import LossKernels, VectorKernels
 from meshwright.costmodels.pipeline import PipelineRuntime, Schedule, names_in
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.carried_choices import StageChoices
+from meshwright.solver.problem.carried_choices import USUAL_STAGE
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 
 _CATALOGUE = {"deepseek_v3_671b": "deepseek-v3", "llama4_17bx16e": "llama-4-scout", "llama4_17bx128e": "llama-4-maverick"}
@@ -95,7 +95,7 @@ def read_torchtitan(start: Start) -> StatedTraining:
         sequence_parallel=tp > 1 and flags.sequence_parallel is not False,
         tp_overlap=TpOverlap.CHUNKED if asynchronous else TpOverlap.EXPOSED,
         recompute=recompute,
-        stages=StageChoices(recompute_layers=some),
+        stages=USUAL_STAGE.with_layers(some),
         offload=Offload(optimizer=1.0, weights=1.0, gradients=1.0) if flags.cpu_offload else Offload(),
         workload=_workload(flags, compiled=bool(flags.compile) and not asynchronous),
     )
