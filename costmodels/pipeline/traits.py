@@ -112,6 +112,8 @@ class PipelineRuntime(Enum):
     """Classes of deepspeed.runtime.pipe.schedule."""
     PYTORCH = auto()
     """Names that get_schedule_class of torch.distributed.pipelining.schedules takes."""
+    NANOTRON = auto()
+    """Names of nanotron's pp_engine."""
 
 
 def no_closed_form(*_: object) -> None:

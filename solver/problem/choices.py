@@ -103,6 +103,7 @@ class Launcher(StrEnum):
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
     PYTORCH = "pytorch"
+    NANOTRON = "nanotron"
     ACCELERATE = "accelerate"
     HF_TRAINER = "hf-trainer"
     TRL = "trl"

@@ -23,7 +23,18 @@ from tests.attacks.runner import check_lines
 STANDS_IN = '#!/bin/sh\nfor word in "$0" "$@"; do printf "%s\\n" "$word"; done >> "$ARGUMENTS"\n'
 """A launcher that only notes what it was called with, a word a line."""
 DRAFT_FLAG = "--speculative-draft-model-path"
-UNNAMED = ("megatron", "megatron-bridge", "deepspeed", "torchtitan", "pytorch", "accelerate", "trl", "axolotl", "llama-factory")
+UNNAMED = (
+    "megatron",
+    "megatron-bridge",
+    "deepspeed",
+    "torchtitan",
+    "pytorch",
+    "nanotron",
+    "accelerate",
+    "trl",
+    "axolotl",
+    "llama-factory",
+)
 """Forms whose commands name no model; some of their files do."""
 PROGRAMS = ("bash", "cat", "touch")
 NODE = {"NODE_RANK": "0", "MASTER_ADDR": "a", "DEVICES": "8", "FIRST_RANK": "0", "PREFILL_URL": "a", "DECODE_URL": "a"}

@@ -29,6 +29,7 @@ from meshwright.app.service.explaining.launchers.accelerate import (
 )
 from meshwright.app.service.explaining.launchers.deepspeed import read_deepspeed
 from meshwright.app.service.explaining.launchers.megatron_lm import read_megatron
+from meshwright.app.service.explaining.launchers.nanotron import read_nanotron
 from meshwright.app.service.explaining.launchers.recipes import read_recipe
 from meshwright.app.service.explaining.launchers.torchtitan import read_torchtitan
 from meshwright.app.service.explaining.manifests import manifest_of
@@ -123,6 +124,7 @@ _STARTS: Mapping[Launcher, tuple[tuple[str, ...], ...]] = MappingProxyType(
         ),
         Launcher.MEGATRON_LM: (("pretrain_gpt.py",),),
         Launcher.TORCHTITAN: (("torchtitan.train",), ("torchtitan/train.py",), ("run_train.sh",)),
+        Launcher.NANOTRON: (("run_train.py",),),
         Launcher.ACCELERATE: (("accelerate", "launch"), ("accelerate-launch",), ("accelerate.commands.launch",)),
         Launcher.TRL: tuple(("trl", method) for method in ("sft", "dpo", "kto", "reward", "grpo", "rloo")),
         Launcher.AXOLOTL: (("axolotl", "train"), ("axolotl.cli.train",)),
@@ -138,6 +140,7 @@ _TRAINERS: Mapping[Launcher, Callable[[Start], StatedTraining]] = MappingProxyTy
     {
         Launcher.MEGATRON_LM: read_megatron,
         Launcher.TORCHTITAN: read_torchtitan,
+        Launcher.NANOTRON: read_nanotron,
         Launcher.DEEPSPEED: read_deepspeed,
         Launcher.ACCELERATE: read_accelerate,
         Launcher.HF_TRAINER: read_hf_trainer,
@@ -169,6 +172,7 @@ _CONFIGS: Mapping[str, Launcher] = MappingProxyType(
     {
         **dict.fromkeys(("base_model",), Launcher.AXOLOTL),
         **dict.fromkeys(("finetuning_type", "cutoff_len", "lora_target"), Launcher.LLAMA_FACTORY),
+        **dict.fromkeys(("tokens", "data_stages"), Launcher.NANOTRON),
         **dict.fromkeys(("parallelism", "training"), Launcher.TORCHTITAN),
         **dict.fromkeys(("distributed_type", "compute_environment", "num_processes"), Launcher.ACCELERATE),
         **dict.fromkeys(("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size"), Launcher.DEEPSPEED),

@@ -41,5 +41,5 @@ TRAITS = ScheduleTraits(
     ),
     bubble_s=fill_and_drain_s,
     no_better_than=Schedule.ONE_F_ONE_B,
-    run_by=((PipelineRuntime.PYTORCH, "GPipe"),),
+    run_by=((PipelineRuntime.PYTORCH, "GPipe"), (PipelineRuntime.NANOTRON, "afab")),
 )

@@ -46,5 +46,6 @@ TRAITS = ScheduleTraits(
         (PipelineRuntime.MEGATRON_CORE, "forward_backward_pipelining_without_interleaving"),
         (PipelineRuntime.DEEPSPEED, "TrainSchedule"),
         (PipelineRuntime.PYTORCH, "1F1B"),
+        (PipelineRuntime.NANOTRON, "1f1b"),
     ),
 )

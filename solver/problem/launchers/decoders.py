@@ -174,6 +174,8 @@ def unlike(graph: ModelGraph, layers: LlamaLayers | GptLayers) -> tuple[str, ...
         ("rotary positions of a share of each head", share not in (None, 1.0)),
         ("biases of all matrices", shape.linear_bias),
         ("biases of q, k and v", shape.qkv_bias and not layers.qkv_bias),
+        ("norms of heads", shape.qk_norm and not layers.qk_norm),
+        ("heads of a width of their own", shape.heads * shape.head_dim != shape.hidden and not layers.own_head_width),
         (f"a window of {shape.window} tokens", shape.window is not None),
         *((oddity, True) for oddity in shape.oddities),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import ClassVar
@@ -10,6 +11,7 @@ from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimize
 from meshwright.costmodels.model.implementation import Implementation, LossKernels, TensorOverlap, VectorKernels
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.problem.choices import Gradients
+from meshwright.solver.problem.graph import ModelGraph
 
 
 class HostState(Enum):
@@ -42,12 +44,16 @@ class CutProducts:
 
 @dataclass(frozen=True, slots=True)
 class LlamaLayers:
-    """The layers of Llama, with norms of heads or without, of any sizes.
+    """The layers of Llama, of any sizes.
 
-    qkv_bias   whether q, k and v may have biases
+    qkv_bias        whether q, k and v may have biases
+    qk_norm         whether heads may have norms
+    own_head_width  whether heads may be wider or narrower than the model's width over their number
     """
 
     qkv_bias: bool
+    qk_norm: bool = True
+    own_head_width: bool = True
     said: ClassVar[str] = "Llama's"
 
 
@@ -94,6 +100,11 @@ class Trainer:
     masks_documents          whether it packs documents under masks that keep attention within each
     layers                   layers that its models have; None where it takes a model from elsewhere, or most models
     fp16                     whether it trains in fp16, which asks for scaled losses
+    fp32                     whether it trains in fp32
+    max_zero                 highest ZeRO stage it has
+    own_borders              [model, pp] first layers of the stages that it cuts by itself, and the end; None where it finds
+                             none. None: plans choose their borders
+    equal_nodes              whether nodes must have equally many devices, and up to 8 devices be on one node
     is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
                              free space asks those
     """
@@ -129,4 +140,8 @@ class Trainer:
     fills_sequences: bool = False
     layers: LlamaLayers | GptLayers | None = None
     fp16: bool = True
+    fp32: bool = True
+    max_zero: int = MAX_ZERO_STAGE
+    own_borders: Callable[[ModelGraph, int], tuple[int, ...] | None] | None = None
+    equal_nodes: bool = False
     is_within_others: bool = False

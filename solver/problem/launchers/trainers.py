@@ -14,6 +14,7 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.implementation import LossKernels, TensorOverlap, VectorKernels
 from meshwright.costmodels.pipeline import PipelineRuntime, names_in
 from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.problem.launchers import nanotron_stages
 from meshwright.solver.problem.launchers.trainer import CutProducts, GptLayers, HostState, LlamaLayers, Trainer
 
 # Models of transformers, trained by PyTorch's DDP or FSDP2, or by DeepSpeed's ZeRO; no pipeline, and whole layers on every rank
@@ -149,6 +150,37 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             host_state=HostState.ALL_OR_NOTHING,
             layers=LlamaLayers(qkv_bias=True),
             fp16=False,
+            is_within_others=True,
+        ),
+        # nanotron (main of 7 April 2026): its model of Qwen2's and Llama's layers. Context parallelism asks for a checkpoint
+        # (trainer.py), and its experts are not spread over ranks: expert_parallel_size above 1 stops (parallel/context.py).
+        Launcher.NANOTRON: Trainer(
+            # Modules that are not compiled, and FlashAttention-2, as torchtitan's.
+            implementation=implementation_profile("torchtitan-0.3").implementation,
+            max_zero_with_pipeline=1,
+            context_parallel=False,
+            # tp_mode: REDUCE_SCATTER.
+            sequence_parallel=True,
+            # config.py asserts num_key_value_heads >= tp; they are split evenly.
+            replicates_kv_heads=False,
+            # _vocab_size_with_padding.
+            padded_dims=frozenset({"vocab"}),
+            ties_across_stages=True,
+            # Its ranks have pp outermost (parallel/context.py).
+            schedules=frozenset(names_in(PipelineRuntime.NANOTRON)),
+            # OneForwardOneBackwardPipelineEngine asserts pp - 1 micro-batches.
+            short_1f1b=False,
+            # recompute_layer: whole layers.
+            selective=False,
+            layers=LlamaLayers(qkv_bias=True, qk_norm=False, own_head_width=False),
+            # It scales no losses, and FlashAttention has no fp32.
+            fp16=False,
+            fp32=False,
+            # ZeroDistributedOptimizer, whatever zero_stage above 0 is.
+            max_zero=1,
+            own_borders=nanotron_stages.borders,
+            # Up to 8 ranks are taken for those of one node, more for LOCAL_WORLD_SIZE a node (parallel/context.py).
+            equal_nodes=True,
             is_within_others=True,
         ),
         # A script of the user's own.

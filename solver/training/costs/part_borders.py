@@ -21,6 +21,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.training.costs.evaluate import held_by_part, positions
 from meshwright.solver.training.costs.stage_table import StageTable
 from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.schedules import Pipelining
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -56,6 +57,11 @@ def even_cuts(n_layers: int, n_parts: int) -> IntArray:
             sizes = [first, *(each + (part < longer) for part in range(parts)), last]
             found.append(np.cumsum([0, *sizes]))
     return np.array(found, np.int64)
+
+
+def cuts_of(choice: Pipelining, n_layers: int, pp: int) -> IntArray:
+    """``[cut, part + 1]``: the even cuts of a schedule over ``pp`` ranks, or the launcher's own."""
+    return np.array([choice.borders], np.int64) if choice.borders else even_cuts(n_layers, choice.n_parts(pp))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +118,7 @@ class _ByPart:
 def cost_even_cuts(candidate: Candidate, tables: tuple[StageTable, ...], first_layers: FirstLayers | None = None) -> EvenCuts:
     """Step time and memory of every even cut; ``tables`` are those of the pipeline ranks. One recompute mode; or none and full
     with ``first_layers`` under full, without them the least of both."""
-    cuts = even_cuts(tables[0].time_s.shape[1], candidate.pipelining.n_parts(candidate.mesh.pp))
+    cuts = cuts_of(candidate.pipelining, tables[0].time_s.shape[1], candidate.mesh.pp)
     by_part = _ByPart(cuts, first_layers)
     parts = np.array(positions(candidate), np.int64)
     times_s, extras_s = np.empty((len(cuts), len(parts))), np.empty((len(cuts), len(parts)))

@@ -99,7 +99,7 @@ def member_bound_s(member: Member) -> float:
     longest_s = max(beside_s, float(layer_s.max()) / n_copies(candidate.pipelining.schedule) + boundary_s)
     if len(tables) > 1:
         equivalent = _equivalent_ranks(layer_s, by_table, member.tables)
-        if not candidate.pipelining.any_borders:
+        if not candidate.pipelining.any_borders and not candidate.pipelining.borders:
             longest_s = max(longest_s, _longest_even_rank_s(candidate, [by_table[table] for table in member.tables]))
     # m t_i + d_i <= T for every stage i, t_i without what goes on beside it; so is their mean over stages. What goes on beside
     # adds once to each stage's way.

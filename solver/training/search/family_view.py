@@ -16,7 +16,7 @@ from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.evaluate import units_in_flight
-from meshwright.solver.training.costs.part_borders import even_cuts
+from meshwright.solver.training.costs.part_borders import cuts_of
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind
 from meshwright.solver.training.search.aims import Entry, Pending
 from meshwright.solver.training.search.bounds import SharedFigures, Way, shown_sends_s
@@ -333,7 +333,7 @@ def _of_even_parts(view: FamilyView, of: Laid, candidate: Candidate, mode: int) 
         view.kind_of_stage,
         *shown_sends_s(view.sends_s, choice),
         of.capacity_bytes,
-        even_cuts(of.time_s.shape[-1], choice.n_parts(candidate.mesh.pp)),
+        cuts_of(choice, of.time_s.shape[-1], candidate.mesh.pp),
         *view.shared.held(candidate),
     )
     return figures, choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS

@@ -9,6 +9,7 @@ from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space, StageDegrees
 from meshwright.solver.problem.launchers.decoders import unlike
+from meshwright.solver.problem.launchers.nodes import ON_ONE_NODE, suits_equal_nodes
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
@@ -29,6 +30,14 @@ def refuse_models(request: TrainingRequest) -> None:
         )
     if request.workload.precision is DType.FP16 and not rules.fp16:
         raise WorkloadError(f"{search.launcher.value} has no fp16 training", given="fp16", allowed="bf16, fp32")
+    if request.workload.precision is DType.FP32 and not rules.fp32:
+        raise WorkloadError(f"{search.launcher.value} has no fp32 training", given="fp32", allowed="bf16")
+    if rules.equal_nodes and not suits_equal_nodes(request.cluster):
+        raise WorkloadError(
+            f"{search.launcher.value} takes up to {ON_ONE_NODE} devices for those of one node, and nodes for equal",
+            given=f"{request.cluster.n_devices} devices on {sum(group.nodes for group in request.cluster.groups)} nodes",
+            remedy="set search.launcher to another, or a cluster of equal nodes and more devices",
+        )
 
 
 # Adapters.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields, replace
 from enum import Enum, auto
 
@@ -249,7 +249,9 @@ def families(request: TrainingRequest) -> Iterator[Family]:
                     run = _running(schedules, search, mesh.pp, count)
                     found = pipelinings(search, run, pp=mesh.pp, n_microbatches=count, n_layers=n_layers)
                     even = preset is not None and not preset.uneven_stages and mesh.pp > 1
-                    made = (replace(choice, even=True) if even else choice for choice in found)
+                    made: Iterator[Pipelining] = (replace(choice, even=True) if even else choice for choice in found)
+                    if search.space is Space.LAUNCHABLE and mesh.pp > 1:
+                        made = _as_cut(made, search.launcher, request.model, mesh.pp)
                     # A model that branches is cut by downsets, one part a rank.
                     known[mesh.pp, count] = tuple(c for c in made if c.any_borders or request.model.is_chain)
                 if not allowed(microbatch, search.microbatch):
@@ -276,6 +278,14 @@ def _running(schedules: frozenset[Schedule], search: Search, pp: int, n_microbat
     if search.space is Space.FREE or n_microbatches >= pp or TRAINERS[search.launcher].short_1f1b:
         return schedules
     return schedules - {Schedule.ONE_F_ONE_B}
+
+
+def _as_cut(choices: Iterable[Pipelining], launcher: Launcher, model: ModelGraph, pp: int) -> Iterator[Pipelining]:
+    """The schedules with the borders that the launcher chooses by itself; none where it finds no stages."""
+    rule = TRAINERS[launcher].own_borders
+    borders = () if rule is None else rule(model, pp)
+    if borders is not None:
+        yield from (replace(choice, borders=borders) for choice in choices)
 
 
 def _expresses(launcher: Launcher, model: ModelGraph, mesh: Mesh, boundary: Spec) -> bool:

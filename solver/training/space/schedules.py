@@ -34,13 +34,15 @@ class Pipelining:
     """A schedule, and into how many model chunks (virtual stages) it cuts each rank's part of the model.
 
     ``even`` asks for parts as equal as those of several chunks a rank, where each rank holds one (a preset's equal stages).
-    ``slices`` are the tokens of each slice that a sequence passes in, empty where it passes whole.
+    ``slices`` are the tokens of each slice that a sequence passes in, empty where it passes whole. ``borders`` are the first
+    layers of parts and the end where a launcher cuts the model by itself, empty where it does not.
     """
 
     schedule: Schedule = Schedule.ONE_F_ONE_B
     chunks: int = 1
     even: bool = False
     slices: tuple[int, ...] = ()
+    borders: tuple[int, ...] = ()
 
     @property
     def sort_key(self) -> tuple[int, int, int]:
@@ -65,7 +67,7 @@ class Pipelining:
     @property
     def any_borders(self) -> bool:
         """True if parts may have any borders."""
-        return self.one_part_a_rank and not self.even
+        return self.one_part_a_rank and not self.even and not self.borders
 
     @property
     def modes_by_stage(self) -> bool:

@@ -251,6 +251,7 @@ def _zero_stages(mesh: Degrees, workload: TrainingWorkload, search: Search, opti
     if search.space is Space.LAUNCHABLE:
         rules = TRAINERS[search.launcher]
         highest = min(
+            rules.max_zero,
             rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
             rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,
         )

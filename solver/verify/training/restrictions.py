@@ -10,6 +10,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.launchers.nodes import ON_ONE_NODE, suits_equal_nodes
 from meshwright.solver.problem.launchers.trainer import GptLayers, HostState, LlamaLayers, Trainer
 from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
@@ -161,6 +162,13 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "zero_stage",
             f"ZeRO {zero} beside the optimizer muon; at most {limits.max_zero_with_muon}",
         ),
+        (zero > limits.max_zero, "zero_stage", f"ZeRO {zero}; at most {limits.max_zero}"),
+        (
+            limits.equal_nodes and not suits_equal_nodes(request.cluster),
+            "devices",
+            f"nodes that are not equal, or up to {ON_ONE_NODE} devices on several",
+        ),
+        *_border_refusals(plan, request, limits),
         (axes.tp > 1 and not limits.tensor_parallel, "axes.tp", f"tp {axes.tp}; it has no tensor parallelism"),
         (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
         (axes.ulysses > 1 and not limits.head_exchange, "axes.ulysses", "it exchanges no heads between ranks of a sequence"),
@@ -238,6 +246,18 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
 
 
+def _border_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
+    """Stages that are not those which the launcher cuts by itself."""
+    pp = plan.axes.pp
+    if limits.own_borders is None or pp == 1:
+        return
+    borders = limits.own_borders(request.model, pp)
+    firsts = tuple(min(span.first for span in stage.blocks) for stage in plan.stages)
+    own = "no stages" if borders is None else f"stages that begin with the layers {', '.join(map(str, borders[:-1]))}"
+    given = f"stages that begin with the layers {', '.join(map(str, firsts))}; it cuts this model by itself, into {own}"
+    yield borders is None or firsts != borders[:-1], "stages", given
+
+
 def _model_refusals(request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
     """A model of other layers than the launcher's, or a number format that it does not train in."""
     # What a graph of the user's own is, its export asks.
@@ -245,6 +265,7 @@ def _model_refusals(request: TrainingRequest, limits: Trainer) -> Iterator[tuple
         for is_so, strange in _strange_parts(request.model, limits.layers):
             yield is_so, "model", f"{strange}; the layers of its decoders are {limits.layers.said}"
     yield request.workload.precision is DType.FP16 and not limits.fp16, "model", "fp16; it trains in bf16 and fp32"
+    yield request.workload.precision is DType.FP32 and not limits.fp32, "model", "fp32; it trains in bf16"
 
 
 _SWIGLU = (2, 5.0)
@@ -269,6 +290,10 @@ def _strange_parts(model: ModelGraph, layers: LlamaLayers | GptLayers) -> Iterat
     yield EXPERTS in used, "experts"
     yield (HIDDEN,) in matrices, "biases of all matrices"
     yield (HEADS, HEAD_DIM) in matrices and not layers.qkv_bias, "biases of q, k and v"
+    heads = model.dims.get(HEADS, 0) * model.dims.get(HEAD_DIM, 0)
+    yield heads != model.dims[HIDDEN] and not layers.own_head_width, "heads of a width of their own"
+    norms = {weight.dims for each in operators if each.kind is OperatorKind.NORM for weight in each.weights}
+    yield any(HEAD_DIM in dims for dims in norms) and not layers.qk_norm, "norms of heads"
     yield any(each.window is not None for each in operators), "attention in windows"
     yield any(each.kind is OperatorKind.NORM and len(each.weights) > 1 for each in operators), "norms of mean and variance"
     assert model.hyperparameters is not None

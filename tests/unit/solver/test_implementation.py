@@ -102,6 +102,7 @@ def test_the_launcher_picks_the_profile() -> None:
         Launcher.DEEPSPEED: "deepspeed-0.19",
         Launcher.TORCHTITAN: "torchtitan-0.3",
         Launcher.PYTORCH: "torchtitan-0.3",
+        Launcher.NANOTRON: "torchtitan-0.3",
     } | dict.fromkeys(
         (Launcher.HF_TRAINER, Launcher.ACCELERATE, Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY), "hf-trainer"
     )
