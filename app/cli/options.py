@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from meshwright.app.base.output_files import check_output, is_stdout
+from meshwright.app.base.settings import Settings, read_settings
 from meshwright.costmodels.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from meshwright.app.requests.one_line import OneLine
+
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 FullPage = Annotated[bool, typer.Option("--full", help="Print the whole page: what lost, what is equal, calibrations, notes.")]
@@ -196,3 +198,12 @@ MapFile = Annotated[
     Path | None, typer.Option("--svg-map", metavar="FILE", parser=output_file, help="Draw the ranks over the nodes.")
 ]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", parser=output_file, help="Write the stages as a table.")]
+
+
+def environment_settings() -> Settings:
+    """Return the settings of the environment; logging starts with them."""
+    from meshwright.app.base.logs import start_logging
+
+    settings = read_settings()
+    start_logging(settings.log_level, settings.log_format)
+    return settings

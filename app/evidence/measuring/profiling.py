@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from meshwright.app.base.environment import SAFE_PATH
 from meshwright.app.base.errors import MissingExtraError
+from meshwright.app.base.settings import SAFE_PATH
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleError, SampleKind, Samples, samples_of
 from meshwright.costmodels.units import DType
 

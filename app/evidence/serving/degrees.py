@@ -11,7 +11,7 @@ from pathlib import Path
 
 from meshwright.app.evidence.serving.recipes import EngineName, Load, Source
 from meshwright.app.evidence.serving.rows import AGGREGATED, PhaseCells, ServingRun
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.flags.serving import LaunchFlags, degrees, launch_flags
 from meshwright.costmodels.errors import InvalidInputError
 
