@@ -116,9 +116,9 @@ def profile(
 ) -> int:
     """Measure kernels and collectives with PyTorch on this machine."""
     from meshwright.app.cli.commands.calibrating import ProfileCommand, run_profile
-    from meshwright.app.evidence.measuring.profiling import Backend
+    from meshwright.app.evidence.measuring.profiling import ProfilingDevice
 
-    return run_profile(ProfileCommand(key, file, Backend(backend.value), tuple(kind or ()), ranks, threads, repeat_ms))
+    return run_profile(ProfileCommand(key, file, ProfilingDevice(backend.value), tuple(kind or ()), ranks, threads, repeat_ms))
 
 
 @calibrate.command("import")

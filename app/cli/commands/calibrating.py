@@ -26,11 +26,11 @@ from meshwright.app.cli.pages.calibration_pages import (
 )
 from meshwright.app.evidence.measuring.fabric import FabricCalibration, fit_measurements, script_text
 from meshwright.app.evidence.measuring.fitted import FittedCalibration, fit_calibration, target_of
-from meshwright.app.evidence.measuring.profiling import Backend
+from meshwright.app.evidence.measuring.profiling import ProfilingDevice
 from meshwright.app.evidence.measuring.sample_files import read_samples, write_samples
 from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.files import read_document
-from meshwright.app.store.calibrations import CalibrationStore, Kept
+from meshwright.app.store.calibrations import CalibrationStore, KeptCalibration
 from meshwright.app.store.fleet import FleetNow, StoredRegistry
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
@@ -48,7 +48,7 @@ class ProfileCommand:
 
     key: str
     file: Path
-    backend: Backend
+    backend: ProfilingDevice
     kinds: tuple[str, ...]
     ranks: int
     threads: int
@@ -177,7 +177,7 @@ def _fit_and_keep(samples: Samples, options: FitOptions, settings: Settings) -> 
     return EXIT_GOOD
 
 
-def _print_fit(fitted: FittedCalibration, kept: Kept | None) -> None:
+def _print_fit(fitted: FittedCalibration, kept: KeptCalibration | None) -> None:
     console = page_console()
     key = fitted.calibration.document["key"]
     console.print(f"{key}: {fitted.calibration.document['samples']['rows']:,} measurements")
@@ -186,7 +186,7 @@ def _print_fit(fitted: FittedCalibration, kept: Kept | None) -> None:
         console.print()
 
 
-def _answer(fitted: FittedCalibration, kept: Kept | None) -> dict[str, Any]:
+def _answer(fitted: FittedCalibration, kept: KeptCalibration | None) -> dict[str, Any]:
     scores = []
     for score in scores_of(fitted.calibration):
         target = target_of(score)
@@ -302,7 +302,7 @@ def _cluster(name: str, engine: Engine) -> Cluster:
         ) from None
 
 
-def _print(found: FabricCalibration, kept: Kept | None) -> None:
+def _print(found: FabricCalibration, kept: KeptCalibration | None) -> None:
     console, document = page_console(), found.calibration.document
     console.print(plain(f"{document['key']}: {document['basis']}"))
     print_scores(console, scores_of(found.calibration))
@@ -311,7 +311,7 @@ def _print(found: FabricCalibration, kept: Kept | None) -> None:
     print_kept(console, kept)
 
 
-def _fabric_answer(found: FabricCalibration, kept: Kept | None) -> dict[str, Any]:
+def _fabric_answer(found: FabricCalibration, kept: KeptCalibration | None) -> dict[str, Any]:
     return {
         "name": found.calibration.name,
         "key": found.calibration.document["key"],

@@ -24,9 +24,9 @@ from meshwright.app.evidence.serving.degrees import (
 )
 from meshwright.app.evidence.serving.figures import document_of, graph_of, named_model
 from meshwright.app.evidence.serving.recipes import (
+    BenchmarkLoad,
+    BenchmarkSource,
     EngineName,
-    Load,
-    Source,
     held_steps,
     joined_steps,
     kv_dtype,
@@ -95,7 +95,7 @@ def stated_drafts(said: str, model: str) -> Drafts:
 
 
 def drafted(
-    run: ServingRun, flags: LaunchFlags, load: Load, decode: Workers, graph: ModelGraph
+    run: ServingRun, flags: LaunchFlags, load: BenchmarkLoad, decode: Workers, graph: ModelGraph
 ) -> tuple[tuple[float, Speculation], ...]:
     """Return the drafts that a row may have had, each with its weight: one where it states the acceptance, else the prior's.
 
@@ -113,7 +113,7 @@ def drafted(
     return tuple((weight, Speculation(tokens, chance, draft)) for weight, chance in chances)
 
 
-def _tokens(load: Load, decode: Workers, *, both_phases: bool) -> int:
+def _tokens(load: BenchmarkLoad, decode: Workers, *, both_phases: bool) -> int:
     """Return the tokens that a layer drafts in a step where the row does not state them."""
     if load.engine is not EngineName.TENSORRT_LLM or decode.attention_dp == 1:
         return DEFAULT_TOKENS[load.engine]
@@ -198,7 +198,7 @@ class Deployment:
     step_tokens: int
     held_steps: float
     joined_steps: int
-    source: Source
+    source: BenchmarkSource
     drafts: Drafts
     drafted: tuple[tuple[float, Speculation], ...] = ()
     flags: LaunchFlags = NO_FLAGS
@@ -234,11 +234,11 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
     graph, flags = graph_of(name, config), flags_of(engine, run.decode_launch or run.launch)
-    prefill, decode = workers_of(run, degrees_multiplied=source is Source.INFERENCEX)
+    prefill, decode = workers_of(run, degrees_multiplied=source is BenchmarkSource.INFERENCEX)
     if prefill is None:
         experts = EXPERT_FFN in graph.dims
         decode = launched(decode, flags, engine, n_gpus=run.n_gpus, experts=experts)
-    load = Load(
+    load = BenchmarkLoad(
         source=source,
         engine=engine,
         model=name,
@@ -262,7 +262,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         prompt_tokens=run.prompt_tokens,
         output_tokens=run.output_tokens,
         clients=load.clients,
-        shortest=INFERENCEX_SHORTEST if source is Source.INFERENCEX else 1.0,
+        shortest=INFERENCEX_SHORTEST if source is BenchmarkSource.INFERENCEX else 1.0,
         step_tokens=flags.step_tokens or step_tokens(load),
         held_steps=held_steps(load) if prefill is None else 0.0,
         joined_steps=joined_steps(load) if prefill is None else 0,
@@ -281,7 +281,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
 
 
 def _pool_limits(
-    run: ServingRun, load: Load, prefill: Workers, decode: Workers, flags: LaunchFlags, *, has_drafts: bool
+    run: ServingRun, load: BenchmarkLoad, prefill: Workers, decode: Workers, flags: LaunchFlags, *, has_drafts: bool
 ) -> PoolLimits:
     """Limits of the workers of both phases: those of the row's commands, else those that its source publishes."""
     published = published_limits(load, prefill, decode, has_drafts=has_drafts)
@@ -314,10 +314,10 @@ def _node(gpu: str) -> str:
         raise NotPredictedError(f"GPU not in the catalogue: {gpu or 'not stated'}") from None
 
 
-def _source(run: ServingRun) -> Source:
+def _source(run: ServingRun) -> BenchmarkSource:
     if _INFERENCEX.search(run.note):
-        return Source.INFERENCEX
-    return Source.AICONFIGURATOR if _AICONFIGURATOR in run.note else Source.OTHER
+        return BenchmarkSource.INFERENCEX
+    return BenchmarkSource.AICONFIGURATOR if _AICONFIGURATOR in run.note else BenchmarkSource.OTHER
 
 
 def _engine(run: ServingRun) -> EngineName:
