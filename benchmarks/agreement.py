@@ -19,7 +19,7 @@ import numpy as np
 from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.replay import simulated_engine
 from meshwright.app.evidence.serving.rows import AGGREGATED, ServingRun
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES
 from meshwright.app.requests.one_line import request_of_line
 from meshwright.app.requests.options import OneLine, Task

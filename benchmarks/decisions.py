@@ -26,11 +26,11 @@ from benchmarks.decisions_rules import (
 )
 from benchmarks.held_out.leave_one_out import constants_without, processes_of_one_thread
 from benchmarks.held_out.memory_laws import laws_without, told_memory
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import Constants, costed_run, predict_run
 from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus, read_measured_runs
 from meshwright.app.evidence.training.scores import score_run
 from meshwright.app.evidence.training.sources import sources_of
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
 from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.report.equals import shares_of

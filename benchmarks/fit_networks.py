@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from meshwright.app.evidence.training import prediction
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import Constants, cluster_name
 from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus, read_measured_runs
 from meshwright.app.evidence.training.sources import sources_of
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.calibration.calibration import Calibration, calibrations_in_force
 from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME
 from meshwright.solver.problem.request import TrainingRequest

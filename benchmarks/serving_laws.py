@@ -16,7 +16,7 @@ from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants
 from meshwright.app.evidence.serving.report import ScoredPoint
 from meshwright.app.evidence.serving.rows import MeasuredPoint
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.costmodels.fitting.calibration import FEWEST_POINTS, LatencyPoint, fitted_outside_s, fitted_spreads
 from meshwright.costmodels.serving.latency_law import HOST_STEP_SIGMA_S, OUTSIDE_SIGMA_S, LatencyLaw
 

@@ -1,4 +1,4 @@
-"""Errors of Meshwright, one tree, drawn once.
+"""Errors of Meshwright, one tree, drawn once; and the known name nearest to one that a user typed, for remedies.
 
 MeshwrightError
 ├── InvalidInputError        what the user gave can't be used (HTTP 4xx, exit code 2)
@@ -12,6 +12,9 @@ MeshwrightError
 """
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
 
 
 class MeshwrightError(Exception):
@@ -70,3 +73,20 @@ class PlanRejectedError(MeshwrightError):
 def _short(value: object, limit: int = 120) -> str:
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+LONGEST_NAME = 100
+"""Characters of a name that are compared: difflib's time grows with the square of the length."""
+
+
+def nearest_name(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like the given one, letter case aside; None where none is much like it."""
+    by_folded = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(given[:LONGEST_NAME].casefold(), by_folded, n=1)
+    return by_folded[close[0]] if close else None
+
+
+def did_you_mean(given: str, known: Iterable[str], *, otherwise: str) -> str:
+    """Return the remedy of an error about an unknown name: the nearest known one, or what to do where none is near."""
+    near = nearest_name(given, known)
+    return otherwise if near is None else f"did you mean {near!r}?"

@@ -13,8 +13,7 @@ from meshwright._documents import FileName
 from meshwright._frames import frame
 from meshwright.app.base.output_files import write_output
 from meshwright.app.base.quoting import json_text
-from meshwright.app.requests.plan_documents import answer_document
-from meshwright.app.requests.plan_rows import interval_rows, stage_rows
+from meshwright.app.requests.plan_documents import answer_document, interval_rows, stage_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 
@@ -239,7 +238,7 @@ class Explanation:
     @property
     def document(self) -> dict[str, Any]:
         """The ``meshwright.explanation/1`` document, with every flag and what became of it."""
-        from meshwright.app.service.explaining.document import explanation_document
+        from meshwright.app.service.explaining.explanation import explanation_document
 
         return explanation_document(self._found)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from meshwright.app.base.errors import MissingExtraError
-from meshwright.app.requests.plan_rows import flat
+from meshwright.app.requests.plan_documents import flat
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -39,7 +39,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RequestChange:
     """A request with something changed: in words, and by fields of its document as JSON."""
 
     words: str
@@ -47,21 +47,21 @@ class Change:
     request: PlanRequest
 
 
-def beside(first: Change, second: Change) -> Change:
+def beside(first: RequestChange, second: RequestChange) -> RequestChange:
     """Return both changes together; the second is one of the first's request."""
-    return Change(f"{first.words}, and {second.words}", {**first.set, **second.set}, second.request)
+    return RequestChange(f"{first.words}, and {second.words}", {**first.set, **second.set}, second.request)
 
 
-def searching(request: Asked, words: str, changes: Mapping[str, Any]) -> Change:
+def searching(request: Asked, words: str, changes: Mapping[str, Any]) -> RequestChange:
     """Return the request with other values of its search."""
     values = {f"search.{name}": json.dumps(value) for name, value in changes.items()}
-    return Change(words, values, replace(request, search=replace(request.search, **changes)))
+    return RequestChange(words, values, replace(request, search=replace(request.search, **changes)))
 
 
-def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence[Change]]:
+def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence[RequestChange]]:
     """Return a ladder for each choice of plans of these forms that the request restricts to some of its values, where naming
     none allows all; at most MOST_LIFTED."""
-    search, found = request.search, list[Sequence[Change]]()
+    search, found = request.search, list[Sequence[RequestChange]]()
     for name, entry in LEDGER.items():
         value = getattr(search, name)
         if entry.choice.forms & forms and isinstance(value, tuple) and value != entry.default:
@@ -70,24 +70,24 @@ def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence
     return found[:MOST_LIFTED]
 
 
-def more_nodes(request: Asked, sizes: Iterable[int] = ()) -> tuple[Change, ...]:
+def more_nodes(request: Asked, sizes: Iterable[int] = ()) -> tuple[RequestChange, ...]:
     """Return the ladder of the request on more nodes of its first group, the fewest first; of these sizes if some are given."""
     cluster: Cluster = request.cluster
     first: NodeGroup = cluster.groups[0]
-    changes = list[Change]()
+    changes = list[RequestChange]()
     tried = set(sizes) or {*(first.nodes + n for n in FEW), *(math.ceil(factor * first.nodes) for factor in MORE_NODES)}
     for nodes in sorted(size for size in tried if size > first.nodes):
         larger = replace(cluster, groups=(replace(first, nodes=nodes), *cluster.groups[1:]))
         words = f"{nodes} nodes of {first.node.name} instead of {first.nodes}"
-        changes.append(Change(words, {"cluster.groups.0.nodes": json.dumps(nodes)}, replace(request, cluster=larger)))
+        changes.append(RequestChange(words, {"cluster.groups.0.nodes": json.dumps(nodes)}, replace(request, cluster=larger)))
     return tuple(changes)
 
 
-def with_targets(request: Asked, targets: Mapping[str, float]) -> Change:
+def with_targets(request: Asked, targets: Mapping[str, float]) -> RequestChange:
     """Return the request with other targets, by their names."""
     words = " and ".join(f"slo.{name}: {value:g}" for name, value in targets.items())
     values = {f"slo.{name}": json.dumps(value) for name, value in targets.items()}
-    return Change(words, values, replace(request, slo=replace(request.slo, **dict(targets))))
+    return RequestChange(words, values, replace(request, slo=replace(request.slo, **dict(targets))))
 
 
 def rounded(value: float, *, up: bool, digits: int = DIGITS) -> float:
@@ -97,7 +97,7 @@ def rounded(value: float, *, up: bool, digits: int = DIGITS) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class AskBudget:
     """Times that searches may ask whether to stop: that of one change, those of one ladder, those of all ladders."""
 
     change: int
@@ -111,14 +111,14 @@ LEAST_GAIN = 0.01
 LEAST_SAID = 0.0005
 """Shares below it are 0.0% in words."""
 
-TRAINING_WORK = Work(change=12_000, ladder=28_000, all=48_000)
+TRAINING_WORK = AskBudget(change=12_000, ladder=28_000, all=48_000)
 """Once for each node of a search and part of one. Llama-3.1-70B on three nodes of eight H100 takes 11,600."""
 
-SERVING_WORK = Work(change=60, ladder=90, all=300)
+SERVING_WORK = AskBudget(change=60, ladder=90, all=300)
 """Once for each simulation, of ten thousand requests where it is not screened out."""
 
 
-class Counted:
+class BoundedAsking:
     """A rule that ends a search when it was asked so often, or when the rule of the whole ends it."""
 
     def __init__(self, stop: Stop, most: int):
@@ -131,11 +131,11 @@ class Counted:
 
 
 def solved_suggestions(
-    ladders: Iterable[Sequence[Change]],
+    ladders: Iterable[Sequence[RequestChange]],
     solve: Callable[[PlanRequest, Stop], Plan],
     reached: Callable[[Plan], str],
     *,
-    work: Work,
+    work: AskBudget,
     stop: Stop,
     better_than: Plan | None = None,
 ) -> tuple[Suggestion, ...]:
@@ -155,12 +155,12 @@ def solved_suggestions(
 
 def surer_suggestions(
     own: Plan,
-    surer: Sequence[Change],
-    beside: Callable[[Change], Iterable[Sequence[Change]]],
+    surer: Sequence[RequestChange],
+    beside: Callable[[RequestChange], Iterable[Sequence[RequestChange]]],
     solve: Callable[[PlanRequest, Stop], Plan],
     reached: Callable[[Plan], str],
     *,
-    work: Work,
+    work: AskBudget,
     stop: Stop,
 ) -> tuple[Suggestion, ...]:
     """Return what makes a tight plan surer: the first change of a ladder that has a plan, and of each ladder ``beside`` it the
@@ -181,19 +181,19 @@ def surer_suggestions(
     return tuple(_suggestion(change, plan, words(plan)) for change, plan in found)
 
 
-def _suggestion(change: Change, plan: Plan, words: str) -> Suggestion:
+def _suggestion(change: RequestChange, plan: Plan, words: str) -> Suggestion:
     assert plan.certificate.objective is not None, "a plan that was found"
     return Suggestion(change.words, change.set, words, plan.certificate.objective, plan.certificate.unit)
 
 
 def _first_of_each(
-    ladders: Iterable[Sequence[Change]],
+    ladders: Iterable[Sequence[RequestChange]],
     solve: Callable[[PlanRequest, Stop], Plan],
     is_good: Callable[[Plan], bool],
     *,
-    work: Work,
+    work: AskBudget,
     stop: Stop,
-) -> Iterator[tuple[Change, Plan]]:
+) -> Iterator[tuple[RequestChange, Plan]]:
     """Yield of each ladder the first change whose plan is good, with that plan."""
     left = work.all
     for ladder in ladders:
@@ -201,7 +201,7 @@ def _first_of_each(
         for change in ladder:
             if of_ladder <= 0 or stop():
                 break
-            counted = Counted(stop, min(work.change, of_ladder))
+            counted = BoundedAsking(stop, min(work.change, of_ladder))
             before = counted.left
             try:
                 plan = solve(change.request, counted)

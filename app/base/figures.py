@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright.app.base.console import plain
-from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.names import did_you_mean
+from meshwright.costmodels.errors import InvalidInputError, did_you_mean
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.predicted import Band, Predicted
 from meshwright.solver.answer.stage import Axes, DeviceRange, StageMemory

@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from meshwright.app.base.errors import DocumentError, FieldError, at_field, field_error, join_path, short_text
-from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.names import did_you_mean, nearest_name
+from meshwright.costmodels.errors import InvalidInputError, did_you_mean, nearest_name
 
 Record = TypeVar("Record")
 

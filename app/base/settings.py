@@ -16,6 +16,10 @@ from typing import TypeVar
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import MIB
 
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Keeps the current folder out of the places that Python imports from: what lies there is a stranger's."""
+
+
 MAX_WEIGHT = 100
 GIB = 2**30
 

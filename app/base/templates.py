@@ -17,7 +17,7 @@ from meshwright.app.base.quoting import xml_line
 
 
 @dataclass(frozen=True)
-class Link:
+class Hyperlink:
     """Words that lead to a place."""
 
     place: str
@@ -31,7 +31,7 @@ class Code:
     text: str
 
 
-Words: TypeAlias = "str | Link | Code | Sequence[Words]"
+Words: TypeAlias = "str | Hyperlink | Code | Sequence[Words]"
 """What a place of a page shows: text, a link, code, or several of them behind one another."""
 
 
@@ -49,7 +49,10 @@ class Templates:
             finalize=_on_one_line,
         )
         self._environment.filters["lines"] = _lines
-        self._environment.tests |= {"link": lambda each: isinstance(each, Link), "code": lambda each: isinstance(each, Code)}
+        self._environment.tests |= {
+            "link": lambda each: isinstance(each, Hyperlink),
+            "code": lambda each: isinstance(each, Code),
+        }
 
     def render(self, name: str, /, **values: object) -> str:
         """Return the text of a template with these values; raises UndefinedError where one is missing."""

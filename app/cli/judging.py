@@ -8,8 +8,15 @@ from typing import Annotated
 import typer
 
 from meshwright.app.cli.commands.exits import exits
-from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, LineOptions, input_path, output_file, output_folder_of_many, with_line_options
+from meshwright.app.cli.options import (
+    AsJson,
+    LineOptions,
+    environment_settings,
+    input_path,
+    output_file,
+    output_folder_of_many,
+    with_line_options,
+)
 from meshwright.app.evidence.logs.writers import LogWriter
 
 

@@ -9,13 +9,11 @@ from typing import Annotated
 import typer
 
 from meshwright.app.base.version import installed_version
-from meshwright.app.cli.asking import init, plan
-from meshwright.app.cli.calibrate import calibrate
 from meshwright.app.cli.commands.exits import DEBUG, USAGE_ERROR, explain_usage
-from meshwright.app.cli.hardware import hardware
+from meshwright.app.cli.hardware import calibrate, hardware
 from meshwright.app.cli.judging import check, explain, observe, replan, validate
 from meshwright.app.cli.options import group_of
-from meshwright.app.cli.plans import diff, export, predict, shard, simulate
+from meshwright.app.cli.plans import diff, export, init, plan, predict, shard, simulate
 from meshwright.app.cli.service import keys, migrate, schema, serve, webhooks, worker
 
 cli = group_of(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from meshwright.app.base.output_files import check_output, is_stdout
+from meshwright.app.base.settings import Settings, read_settings
 from meshwright.app.requests.options import OPTIONS, OneLine, Task, typed
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -167,3 +168,12 @@ MapFile = Annotated[
     Path | None, typer.Option("--svg-map", metavar="FILE", parser=output_file, help="Draw the ranks over the nodes.")
 ]
 CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", parser=output_file, help="Write the stages as a table.")]
+
+
+def environment_settings() -> Settings:
+    """Return the settings of the environment; logging starts with them."""
+    from meshwright.app.base.logs import start_logging
+
+    settings = read_settings()
+    start_logging(settings.log_level, settings.log_format)
+    return settings

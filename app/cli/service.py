@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from meshwright.app.cli.commands.exits import exits
-from meshwright.app.cli.environment import environment_settings
-from meshwright.app.cli.options import AsJson, group_of
+from meshwright.app.cli.options import AsJson, environment_settings, group_of
 
 
 @exits

@@ -17,9 +17,8 @@ from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.sharding_problem.problem import ShardingProblem
 from meshwright.solver.sharding_problem.solve import ShardingAnswer, Status, solve
 from meshwright.solver.sharding_problem.work import WorkLimit, WorkStop
-from meshwright.solver.strategies.communication import communication
 from meshwright.solver.strategies.device_mesh import device_mesh
-from meshwright.solver.strategies.graph_costs import Choice, GraphCosts
+from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, communication
 from meshwright.solver.strategies.model import ModelSharding, shard_model
 from meshwright.solver.strategies.operator_graph import Ties
 

@@ -47,7 +47,7 @@ def body_of(schema: str, *, examples: Mapping[str, Any] | None = None) -> dict[s
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ParsedBody:
     """A parsed body, and where work on it is done."""
 
     document: dict[str, Any]
@@ -87,15 +87,15 @@ class UnparsedBody:
 
         return await self._long_work.do(self._tenant, taken)
 
-    async def parsed(self) -> Body:
+    async def parsed(self) -> ParsedBody:
         """The body parsed, its bytes forgotten; raises MalformedError for bytes that are no JSON object of a sane depth."""
         is_short = len(self._text) <= SHORT_BODY_BYTES
         document = _parsed(self._text) if is_short else await self._long_work.do(self._tenant, _parsed, self._text)
-        return Body(document, is_short, self._tenant, self._long_work)
+        return ParsedBody(document, is_short, self._tenant, self._long_work)
 
 
 @asynccontextmanager
-async def json_body(request: Request, *, max_bytes: int) -> AsyncIterator[Body]:
+async def json_body(request: Request, *, max_bytes: int) -> AsyncIterator[ParsedBody]:
     """The parsed JSON object in the body of an admitted caller; raises as ``unparsed_body`` and MalformedError."""
     async with unparsed_body(request, max_bytes=max_bytes) as body:
         yield await body.parsed()

@@ -10,13 +10,12 @@ from typing import Any
 from meshwright.app.base.output_files import OutputFile, write_outputs
 from meshwright.app.evidence.serving.report import ServingReport, serving_report_document, validate_serving
 from meshwright.app.evidence.serving.rows import is_serving_table
-from meshwright.app.evidence.training.cells import read_header
+from meshwright.app.evidence.training.cells import NotPredictedError, read_header
 from meshwright.app.evidence.training.folds import FoldedReport, folds_document, validate_in_folds
 from meshwright.app.evidence.training.prediction import CostedRun, costed_run
 from meshwright.app.evidence.training.report import Report, report_document, validate
 from meshwright.app.evidence.training.rows import MeasuredRun, read_measured_runs
 from meshwright.app.evidence.training.sources import sources_of
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.app.requests.plan_documents import answer_document
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError

@@ -26,9 +26,8 @@ from meshwright.app.models.families.family import Family, bias, gated_mlp, llama
 from meshwright.app.models.families.moe import expert_dims
 from meshwright.app.models.native_params import as_config, is_native
 from meshwright.app.models.stated_parameters import StatedParameters, refuse_contradiction, stated_by_names
-from meshwright.costmodels.errors import ModelError
+from meshwright.costmodels.errors import ModelError, did_you_mean
 from meshwright.costmodels.model.dims import HIDDEN
-from meshwright.costmodels.names import did_you_mean
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.hyperparameters import Hyperparameters, RotaryScaling, RotaryScalingKind, RouterRule, RouterScore
 

@@ -30,7 +30,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ChartSeries:
     """Points of one name, joined by a line unless ``is_apart``."""
 
     name: str
@@ -38,7 +38,7 @@ class Series:
     is_apart: bool = False
 
 
-class Start(Enum):
+class AxisStart(Enum):
     """The beginning of an axis."""
 
     ZERO = "at 0"
@@ -51,7 +51,7 @@ class Axis:
 
     title: str
     text: Callable[[float], str] = significant
-    start: Start = Start.ZERO
+    start: AxisStart = AxisStart.ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Limit:
     name: str
 
 
-def line_chart(title: str, right: Axis, up: Axis, series: Sequence[Series], limits: Sequence[Limit] = ()) -> str:
+def line_chart(title: str, right: Axis, up: Axis, series: Sequence[ChartSeries], limits: Sequence[Limit] = ()) -> str:
     """Return series over each other; of points that are not finite the others are drawn."""
     shown = [(one, [point for point in one.points if math.isfinite(point.x) and math.isfinite(point.y)]) for one in series]
     xs = [point.x for _, points in shown for point in points]
@@ -100,7 +100,7 @@ def scatter_chart(title: str, right: Axis, up: Axis, points: Sequence[Point]) ->
         *_marks(scale, right, marks, is_up=False),
         *_marks(scale, up, marks, is_up=True),
         f'<path class="line limit" d="{equal}"/>',
-        *_drawn(scale, Series("", (), is_apart=True), shown, 0),
+        *_drawn(scale, ChartSeries("", (), is_apart=True), shown, 0),
     ]
     return drawing(title, _TOP + _HEIGHT + 30, parts)
 
@@ -137,7 +137,7 @@ def _marks(scale: _Scale, axis: Axis, values: Sequence[float], *, is_up: bool) -
     return parts
 
 
-def _drawn(scale: _Scale, one: Series, points: Sequence[Point], number: int) -> list[str]:
+def _drawn(scale: _Scale, one: ChartSeries, points: Sequence[Point], number: int) -> list[str]:
     parts = []
     if not one.is_apart and len(points) > 1:
         steps = "L".join(f"{scale.x(point.x):.1f} {scale.y(point.y):.1f}" for point in points)
@@ -152,7 +152,7 @@ def _drawn(scale: _Scale, one: Series, points: Sequence[Point], number: int) -> 
 def _ends(axis: Axis, values: Sequence[float]) -> tuple[float, float]:
     """The values at which an axis begins and ends, the second above the first."""
     most = max(values, default=1.0)
-    if axis.start is Start.ZERO:
+    if axis.start is AxisStart.ZERO:
         return 0.0, _round_up(most)
     least = min(values, default=0.0)
     room = 0.1 * (most - least) or 0.1 * abs(most) or 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from meshwright.app.base.figures import gib, memory_kinds, percent, seconds, significant
-from meshwright.app.pictures.charts import Axis, Point, Series, Start, bar_rows, line_chart
-from meshwright.app.pictures.step_timeline import StageTimeline, TimelineSlice, Work, step_timeline
+from meshwright.app.pictures.charts import Axis, AxisStart, ChartSeries, Point, bar_rows, line_chart
+from meshwright.app.pictures.step_timeline import PassWork, StageTimeline, TimelineSlice, step_timeline
 from meshwright.app.pictures.svg import LEFT, WIDTH, drawing, legend, rectangle, words
 from meshwright.app.pictures.trace import no_timeline
 from meshwright.costmodels.errors import InvalidInputError
@@ -22,7 +22,7 @@ MOST_SLICES = 6000
 """Slices that a drawing shows: about 0.7 MB."""
 _ROW = 24
 _BARS = WIDTH - LEFT - 110
-_LOOKS = {work: f"c{index}" for index, work in enumerate(Work)}
+_LOOKS = {work: f"c{index}" for index, work in enumerate(PassWork)}
 
 
 def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] = (0.0, 1.0)) -> str:
@@ -58,7 +58,7 @@ def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] = (0
     all_there = "" if timeline.left_out else "; a trace has all"
     shown = f"Shown: {', '.join(left_out)}{all_there}." if left_out else f"The whole step: {seconds(timeline.end_s)}."
     used = {each.work for stage in stages for each in stage.slices}
-    parts += [words(LEFT, y, shown), *legend(y + 24, [(_LOOKS[work], work.value) for work in Work if work in used])]
+    parts += [words(LEFT, y, shown), *legend(y + 24, [(_LOOKS[work], work.value) for work in PassWork if work in used])]
     return drawing(f"Pipeline timeline. {shown}", y + 60, parts)
 
 
@@ -121,8 +121,8 @@ def frontier_drawing(answered: AnsweredRequest, follow: Callable[[str], str | No
         )
         for each in points
     )
-    axes = Axis("memory of a device", gib, Start.NEAR), Axis("tokens/s", start=Start.NEAR)
-    return line_chart(f"Frontier of {len(points)} plans", *axes, [Series("", drawn, is_apart=True)])
+    axes = Axis("memory of a device", gib, AxisStart.NEAR), Axis("tokens/s", start=AxisStart.NEAR)
+    return line_chart(f"Frontier of {len(points)} plans", *axes, [ChartSeries("", drawn, is_apart=True)])
 
 
 _PARTS_OF_STEP = (
@@ -160,9 +160,9 @@ def interactivity_drawing(drawn: Interactivity) -> str:
     )
     user, device = drawn.plan_tokens_per_s_per_user, drawn.plan_tokens_per_s_per_device
     said = f"this plan at its load: {significant(device)} tokens/s a device, {significant(user)} tokens/s to a user"
-    own = Series("this plan at its load", (Point(user, device, said),), is_apart=True)
+    own = ChartSeries("this plan at its load", (Point(user, device, said),), is_apart=True)
     axes = Axis("output tokens/s of a user"), Axis("output tokens/s of a device")
-    steady = Series("steady states of full batches, no queue", points)
+    steady = ChartSeries("steady states of full batches, no queue", points)
     return line_chart("Throughput of a device against tokens per second of a user", *axes, [steady, own])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from meshwright.app.base.figures import gib, percent, seconds, significant
-from meshwright.app.pictures.charts import Axis, Limit, Point, Series, line_chart
+from meshwright.app.pictures.charts import Axis, ChartSeries, Limit, Point, line_chart
 from meshwright.app.pictures.rank_map import MOST_DEVICES, devices_drawing
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.solver.switching import Switch
@@ -37,7 +37,7 @@ def _course(course: Mapping[str, Any], name: str, title: str, told: Sequence[tup
     here = Point(own, at_own, f"the plan's own load, {significant(own)} {unit}: {seconds(at_own)}")
     over = "" if len(shown) == len(told) else f"; from {significant(told[len(shown)][0])} {unit} on the queue grows"
     limits = [] if target is None else [Limit(target, f"target {seconds(target)}")]
-    series = [Series("simulated", points), Series("the plan's own load", (here,), is_apart=True)]
+    series = [ChartSeries("simulated", points), ChartSeries("the plan's own load", (here,), is_apart=True)]
     return line_chart(f"{title} over the load{over}", Axis(f"{unit}{over}"), Axis(title, seconds), series, limits)
 
 
@@ -53,7 +53,7 @@ def distribution_drawings(course: Mapping[str, Any]) -> Iterator[tuple[str, str]
             for at, value in zip(percentiles, spread, strict=True)
         )
         axes = Axis(title, seconds), Axis("share of requests that takes no longer", percent)
-        yield f"Distribution: {title}", line_chart(f"Distribution of the {title}", *axes, [Series("", points)])
+        yield f"Distribution: {title}", line_chart(f"Distribution of the {title}", *axes, [ChartSeries("", points)])
 
 
 def over_time_drawings(simulation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -64,10 +64,10 @@ def over_time_drawings(simulation: Mapping[str, Any]) -> Iterator[tuple[str, str
         if line is None:
             continue
         ends = [(index + 1) * line["interval_s"] for index in range(len(line["busy"]))]
-        both = [Series(name, _points(ends, line[name])) for name in ("waiting", "decoding")]
+        both = [ChartSeries(name, _points(ends, line[name])) for name in ("waiting", "decoding")]
         time = Axis("time", seconds)
         yield f"Requests over time{of_kind}", line_chart("Requests that wait and that decode", time, Axis("requests"), both)
-        busy = Series("", _points(ends, line["busy"]))
+        busy = ChartSeries("", _points(ends, line["busy"]))
         yield f"Work over time{of_kind}", line_chart("Share of time that works", time, Axis("busy", percent), [busy])
 
 

@@ -18,7 +18,7 @@ from meshwright.app.base.figures import (
     speed_in_words,
 )
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words
-from meshwright.app.base.templates import Link, Templates, Words
+from meshwright.app.base.templates import Hyperlink, Templates, Words
 from meshwright.app.launching.exporters import export, startable_by
 from meshwright.app.pictures.drawings import (
     breakdown_drawing,
@@ -53,7 +53,7 @@ _TEMPLATES = Templates(TEMPLATES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class PageTable:
     """A table of a page, and how many rows of the plan document it leaves out."""
 
     name: str
@@ -64,13 +64,13 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PagePart:
     """A part of the page of a plan, in the order of its fields; those that are empty are not shown."""
 
     title: str = ""
     drawing: str = ""
     said: str = ""
-    tables: Sequence[Table] = ()
+    tables: Sequence[PageTable] = ()
     items: Sequence[Words] = ()
     command: str = ""
 
@@ -83,7 +83,7 @@ class PlanView:
     title: str
     said: Sequence[str]
     remedies: Sequence[str]
-    parts: Sequence[Part]
+    parts: Sequence[PagePart]
     notes: Sequence[str]
 
 
@@ -124,42 +124,42 @@ def _headline(plan: Plan) -> str:
     return speed_in_words(plan.predicted)
 
 
-def _of_plan(answered: AnsweredRequest, follow: Follow) -> Iterator[Part]:
+def _of_plan(answered: AnsweredRequest, follow: Follow) -> Iterator[PagePart]:
     plan = answered.plan
     if has_step(answered):
-        yield Part(title="One step", drawing=timeline_drawing(answered))
+        yield PagePart(title="One step", drawing=timeline_drawing(answered))
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
-        yield Part(title="Where the time of a step goes", drawing=breakdown_drawing(breakdown))
-    yield Part(title="Memory of the fullest device of each stage", drawing=memory_drawing(answered))
-    yield Part(title="Stages", tables=[_stage_table(stages_of(plan))])
-    yield Part(title="Who sits where", drawing=map_drawing(answered))
+        yield PagePart(title="Where the time of a step goes", drawing=breakdown_drawing(breakdown))
+    yield PagePart(title="Memory of the fullest device of each stage", drawing=memory_drawing(answered))
+    yield PagePart(title="Stages", tables=[_stage_table(stages_of(plan))])
+    yield PagePart(title="Who sits where", drawing=map_drawing(answered))
     tables = [_table(name, shardings, tp) for name, shardings, tp in _parts(plan) if tp > 1 and shardings]
     if tables:
-        yield Part(title="How operators are sharded", tables=tables)
+        yield PagePart(title="How operators are sharded", tables=tables)
     if len(plan.frontier) > 1:
         drawing = frontier_drawing(answered, follow)
         title = "Plans that no other beats in all respects"
-        yield Part(title=title, drawing=drawing, tables=[_frontier_table(plan.frontier, follow)])
+        yield PagePart(title=title, drawing=drawing, tables=[_frontier_table(plan.frontier, follow)])
     if plan.interactivity is not None:
-        yield Part(title="Throughput against interactivity", drawing=interactivity_drawing(plan.interactivity))
+        yield PagePart(title="Throughput against interactivity", drawing=interactivity_drawing(plan.interactivity))
     if plan.predicted is not None and plan.predicted.bands:
-        yield Part(title="How far to trust it", items=list(_bands(plan.predicted)))
+        yield PagePart(title="How far to trust it", items=list(_bands(plan.predicted)))
     if plan.runners_up:
         items = [_with(each.summary, each.why_not, follow) for each in plan.runners_up]
-        yield Part(title="Why not another plan", items=items)
+        yield PagePart(title="Why not another plan", items=items)
     if plan.equals is not None and plan.equals.count > 1:
         if plan.equals.plainest is not None:
             plainest = plan.equals.plainest
-            yield Part(title="The plainest of equal plans", items=[_with(plainest.summary, plainest.differs, follow)])
+            yield PagePart(title="The plainest of equal plans", items=[_with(plainest.summary, plainest.differs, follow)])
         items = [_with(each.summary, each.differs, follow) for each in plan.equals.also_try]
-        yield Part(title="Also try", said=equals_in_words(plan.equals), items=items)
+        yield PagePart(title="Also try", said=equals_in_words(plan.equals), items=items)
     if plan.suggestions:
-        yield Part(title="What would make it better", items=[f"{each.change}: {each.reaches}" for each in plan.suggestions])
+        yield PagePart(title="What would make it better", items=[f"{each.change}: {each.reaches}" for each in plan.suggestions])
     command = _launch_command(plan, answered.request)
     if command is not None:
-        yield Part(title="Launch", command=command)
-    yield Part(said=f"Plan {plan.digest}")
+        yield PagePart(title="Launch", command=command)
+    yield PagePart(said=f"Plan {plan.digest}")
 
 
 def _bands(predicted: Predicted) -> Iterable[str]:
@@ -188,10 +188,10 @@ def _figure(name: str, value: float) -> str:
     return significant(value) if "per_s" in name or not name.endswith("_s") else seconds(value)
 
 
-def _stage_table(stages: Sequence[Stage]) -> Table:
+def _stage_table(stages: Sequence[Stage]) -> PageTable:
     heads = ("stage", "layers", "ranks", "degrees", "recompute", "ZeRO", "a micro-batch or step", "memory")
     rows = [_cells(row, stage) for row, stage in enumerate(stages[:MOST_STAGES])]
-    return Table(name="Stages", heads=heads, rows=rows, left=len(stages) - len(rows))
+    return PageTable(name="Stages", heads=heads, rows=rows, left=len(stages) - len(rows))
 
 
 def _cells(row: int, stage: Stage) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ def _launch_command(plan: Plan, request: PlanRequest) -> str | None:
     return None if launcher is None else export(plan, request, launcher.value).command
 
 
-def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> Table:
+def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> PageTable:
     heads = ("plan", "devices", "tokens/s", "memory of a device", "USD per million tokens", "kJ a step")
     rows = [
         (
@@ -226,7 +226,7 @@ def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> Table:
         )
         for point in points[:MOST_POINTS]
     ]
-    return Table(name="The frontier", heads=heads, rows=rows, left=len(points) - len(rows))
+    return PageTable(name="The frontier", heads=heads, rows=rows, left=len(points) - len(rows))
 
 
 def _with(name: str, said: str, follow: Follow) -> Words:
@@ -236,7 +236,7 @@ def _with(name: str, said: str, follow: Follow) -> Words:
 
 def _named(name: str, follow: Follow) -> Words:
     place = follow(name)
-    return name if place is None else Link(place, name)
+    return name if place is None else Hyperlink(place, name)
 
 
 # Shardings of a plan's operators over tensor-parallel ranks, a table for stages that are alike.
@@ -267,10 +267,10 @@ def _of_pipelines(pipelines: Pipelines, group: str) -> Iterator[tuple[str, Seque
         yield f"{group}{stages}, over tp {tp}", shardings, tp
 
 
-def _table(name: str, shardings: Sequence[OperatorSharding], tp: int) -> Table:
+def _table(name: str, shardings: Sequence[OperatorSharding], tp: int) -> PageTable:
     rows = [(each.block, each.operator, _in_words(each.strategy, tp)) for each in shardings[:MOST_ROWS]]
     heads = ("block", "operator", "sharding")
-    return Table(name=name, heads=heads, rows=rows, caption=name, left=len(shardings) - len(rows))
+    return PageTable(name=name, heads=heads, rows=rows, caption=name, left=len(shardings) - len(rows))
 
 
 def _in_words(strategy: str, tp: int) -> str:

@@ -30,7 +30,7 @@ _PERIOD = 2
 """Schedules repeat themselves after this many micro-batches a rank; none needs more of them to be defined."""
 
 
-class Work(StrEnum):
+class PassWork(StrEnum):
     """The work of a slice."""
 
     FORWARD = "forward"
@@ -42,10 +42,10 @@ class Work(StrEnum):
 
 
 _OF_PASS = {
-    PassKind.FORWARD: Work.FORWARD,
-    PassKind.BACKWARD: Work.BACKWARD,
-    PassKind.INPUT: Work.INPUT,
-    PassKind.WEIGHT: Work.WEIGHT,
+    PassKind.FORWARD: PassWork.FORWARD,
+    PassKind.BACKWARD: PassWork.BACKWARD,
+    PassKind.INPUT: PassWork.INPUT,
+    PassKind.WEIGHT: PassWork.WEIGHT,
 }
 
 
@@ -53,7 +53,7 @@ _OF_PASS = {
 class TimelineSlice:
     """Work of a stage from ``start_s`` to ``end_s``; micro-batch and part of the model are None of what follows them all."""
 
-    work: Work
+    work: PassWork
     start_s: float
     end_s: float
     microbatch: int | None = None
@@ -78,7 +78,7 @@ class StageTimeline:
     @property
     def busy_s(self) -> float:
         """Time of the whole step in which the stage does not wait."""
-        passes_s = sum(each.end_s - each.start_s for each in self.slices if each.work is not Work.UPDATE)
+        passes_s = sum(each.end_s - each.start_s for each in self.slices if each.work is not PassWork.UPDATE)
         return passes_s * self.microbatches / self.run_microbatches + self.stage.extra_s
 
 
@@ -201,11 +201,11 @@ def _slices(spans: Sequence[TimedSlot], stage: Stage, n_slices: int) -> tuple[Ti
     passes = [_slice(span, n_slices) for span in spans]
     if stage.extra_s > 0:
         end_s = passes[-1].end_s
-        passes.append(TimelineSlice(Work.UPDATE, end_s, end_s + stage.extra_s))
+        passes.append(TimelineSlice(PassWork.UPDATE, end_s, end_s + stage.extra_s))
     return tuple(passes)
 
 
 def _slice(span: TimedSlot, n_slices: int) -> TimelineSlice:
     first = span.slot[0]
-    work = _OF_PASS[first.kind] if len(span.slot) == 1 else Work.TOGETHER
+    work = _OF_PASS[first.kind] if len(span.slot) == 1 else PassWork.TOGETHER
     return TimelineSlice(work, span.start_s, span.end_s, first.microbatch // n_slices, first.position)

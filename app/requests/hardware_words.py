@@ -16,10 +16,9 @@ from types import MappingProxyType
 
 from meshwright.app.requests.cloud_machines import cloud_machines
 from meshwright.costmodels.cluster.cluster import Device, Link, NodeType
-from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.errors import ClusterError, nearest_name
 from meshwright.costmodels.hardware import devices, devices_by_name, node_type, node_types, node_types_by_name
 from meshwright.costmodels.hardware.generations import generation_of
-from meshwright.costmodels.names import nearest_name
 
 LONGEST_NAME = 64
 """Characters of an unknown name that errors show and that are compared."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from meshwright.app.models.catalog.copies import copy_of
 from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES, catalogue_name_of, id_as_written
-from meshwright.costmodels.errors import InvalidInputError, ModelError
-from meshwright.costmodels.names import did_you_mean, nearest_name
+from meshwright.costmodels.errors import InvalidInputError, ModelError, did_you_mean, nearest_name
 
 _GRAPH_SCHEMA = re.compile(rb'"?schema"?\s*:\s*"?meshwright\.')
 _HEAD_BYTES = 4096

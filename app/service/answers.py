@@ -16,8 +16,8 @@ from meshwright.app.requests.options import OPTIONS, OneLine
 from meshwright.app.requests.plan_documents import answer_document, read_plan, read_plan_document
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.asking import NewExplanation
-from meshwright.app.service.explaining.document import explanation_document
 from meshwright.app.service.explaining.explain import asked_of, explained, with_measured
+from meshwright.app.service.explaining.explanation import explanation_document
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.measured import read_measured
 from meshwright.app.service.load import simulation_document

@@ -18,7 +18,7 @@ from meshwright.app.requests.limits import check_values
 from meshwright.app.service.engine import JobQueue
 from meshwright.app.service.planning import submit
 from meshwright.app.service.webhook import WebhookSettings, check_url
-from meshwright.app.store.calibrations import CalibrationStore, Kept, change_of
+from meshwright.app.store.calibrations import CalibrationStore, KeptCalibration, change_of
 from meshwright.app.store.engine import reading, writing
 from meshwright.app.store.fleet import (
     FleetNow,
@@ -169,7 +169,7 @@ class ReplanService:
 class Added:
     """The result of adding a calibration: what was kept, and the id of the batch, if one was started."""
 
-    kept: Kept
+    kept: KeptCalibration
     replan: str | None
 
 

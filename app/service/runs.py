@@ -21,7 +21,7 @@ from meshwright.app.requests.learned import RunGroup, run_group
 from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.service.replans import ReplanOptions, ReplanPolicy, ReplanService, ReplanWish
-from meshwright.app.store.calibrations import CalibrationStore, Kept, change_of
+from meshwright.app.store.calibrations import CalibrationStore, KeptCalibration, change_of
 from meshwright.app.store.engine import writing
 from meshwright.app.store.idempotency import IdempotencyRepository
 from meshwright.app.store.plans import PlanStore
@@ -77,7 +77,7 @@ class Observed:
 
     row: StoredRun
     is_new: bool
-    kept: Kept | None = None
+    kept: KeptCalibration | None = None
     replan: str | None = None
 
 
@@ -122,13 +122,15 @@ class RunService:
             kept = self._learn(connection, caller.tenant, RunGroup(row.cluster, row.profile))
             return Observed(row, is_new, kept, self._start_replan(connection, caller, kept, options))
 
-    def _learn(self, connection: Connection, tenant: str, group: RunGroup) -> Kept | None:
+    def _learn(self, connection: Connection, tenant: str, group: RunGroup) -> KeptCalibration | None:
         """Keep the calibration that all runs of a group teach together; None where they teach nothing."""
         runs = RunRepository(self._engine, tenant).of_group(connection, group.cluster, group.profile, limit=MOST_RUNS)
         calibration = learned_from(group, runs)
         return None if calibration is None else CalibrationStore(self._engine, tenant).keep_with(connection, calibration)
 
-    def _start_replan(self, connection: Connection, caller: Principal, kept: Kept | None, options: ReplanOptions) -> str | None:
+    def _start_replan(
+        self, connection: Connection, caller: Principal, kept: KeptCalibration | None, options: ReplanOptions
+    ) -> str | None:
         """The id of the batch that plans again what became stale, if one was asked for."""
         if self._replans is None or kept is None or not kept.is_new or options.policy is not ReplanPolicy.START:
             return None

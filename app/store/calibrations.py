@@ -229,7 +229,7 @@ REMEMBERED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptCalibration:
     """The result of storing a calibration: its row, whether it is new, and how many questions' plans became stale by it."""
 
     row: CalibrationSummary
@@ -244,7 +244,7 @@ class CalibrationStore:
         self._engine, self._tenant = engine, tenant
         self._calibrations = CalibrationRepository(engine, tenant)
 
-    def keep(self, calibration: Calibration) -> Kept:
+    def keep(self, calibration: Calibration) -> KeptCalibration:
         """Store a calibration under its key's next version, unless it is stored already.
 
         A new one makes the current plans of the questions that follow its key stale. Raises ClusterError for a document
@@ -253,14 +253,14 @@ class CalibrationStore:
         with writing(self._engine) as connection:
             return self.keep_with(connection, calibration)
 
-    def keep_with(self, connection: Connection, calibration: Calibration) -> Kept:
+    def keep_with(self, connection: Connection, calibration: Calibration) -> KeptCalibration:
         """As ``keep``, in the caller's transaction."""
         stored, is_new = self._calibrations.add_with(connection, _row_of(calibration))
         stale = 0
         if is_new:
             about = QuestionFilter(calibration=stored.key)
             stale = QuestionRepository(self._engine, self._tenant).mark_stale(connection, about, change_of(stored))
-        return Kept(stored, is_new, stale)
+        return KeptCalibration(stored, is_new, stale)
 
     def resolve(self, reference: str) -> CalibrationSummary:
         """The row that a reference means; raises CalibrationNotFoundError."""

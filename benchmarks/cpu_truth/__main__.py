@@ -22,7 +22,7 @@ from prediction import Predictor
 from report import Outcome, page
 from training import measure
 
-from meshwright.app.evidence.measuring.profiling import Backend, ProfileTask, profile
+from meshwright.app.evidence.measuring.profiling import ProfileTask, ProfilingDevice, profile
 from meshwright.app.evidence.measuring.sample_files import read_samples, write_samples
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleKind, Samples
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 def _profiled(ranks: int) -> Samples:
     """Kernels and collectives while so many ranks measure at once, sharing cores and memory as the runs do."""
-    task = ProfileTask(f"cpu-{ranks}", Backend.CPU, KERNELS | COLLECTIVES, ranks=ranks, threads=1, repeat_s=REPEAT_S)
+    task = ProfileTask(f"cpu-{ranks}", ProfilingDevice.CPU, KERNELS | COLLECTIVES, ranks=ranks, threads=1, repeat_s=REPEAT_S)
     return profile(task, lambda done, total, what: None)
 
 

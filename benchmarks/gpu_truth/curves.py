@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu_truth.isolated import Tell
-from meshwright.app.evidence.measuring.profiling import Backend, ProfileTask, profile
+from meshwright.app.evidence.measuring.profiling import ProfileTask, ProfilingDevice, profile
 from meshwright.costmodels.fitting.samples import SampleKind
 
 REPEAT_S = 0.005
@@ -42,7 +42,9 @@ def measure(
     from meshwright.app.evidence.measuring.sample_files import write_samples
 
     chosen = frozenset(kinds)
-    task = ProfileTask(key, Backend(backend), chosen, ranks=1, threads=threads, repeat_s=REPEAT_S, most=most, within_s=within_s)
+    task = ProfileTask(
+        key, ProfilingDevice(backend), chosen, ranks=1, threads=threads, repeat_s=REPEAT_S, most=most, within_s=within_s
+    )
     total = 0
 
     def seen(done: int, all_of_them: int, what: str) -> None:

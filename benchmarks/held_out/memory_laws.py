@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import stdtr, stdtrit
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import costed_run
 from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus
 from meshwright.app.evidence.training.sources import UNKNOWN, MemoryCount, MemoryRank
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK, MemoryLaw
 
 Floats = NDArray[np.float64]

@@ -21,8 +21,7 @@ from meshwright.costmodels.calibration.calibration import calibration_key, docum
 from meshwright.costmodels.calibration.collectives import Collective
 from meshwright.costmodels.calibration.kernels import KernelError
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.errors import ClusterError
-from meshwright.costmodels.names import did_you_mean
+from meshwright.costmodels.errors import ClusterError, did_you_mean
 
 FABRIC_SCHEMA = "meshwright.fabric-calibration/1"
 

@@ -14,9 +14,8 @@ from importlib.resources import files
 from typing import Any, TypeVar
 
 from meshwright.costmodels.cluster.cluster import UNTOLD_RATES, Device, Link, NodeType, SustainedRates
-from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.errors import ClusterError, did_you_mean
 from meshwright.costmodels.hardware.generations import generation
-from meshwright.costmodels.names import did_you_mean
 from meshwright.costmodels.units import DType
 
 Record = TypeVar("Record", Device, NodeType)

@@ -14,18 +14,44 @@ import numpy.typing as npt
 
 from meshwright.costmodels.calibration.calibration import calibration_key
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration
-from meshwright.costmodels.cluster.cluster import Device, GroupTopology
+from meshwright.costmodels.cluster.cluster import Cluster, Device, GroupTopology, group_topology
 from meshwright.costmodels.hardware.generations import generation_of
 from meshwright.costmodels.kernels.compute import matmul_s, memory_bound_s
 from meshwright.costmodels.kernels.operator_time import vector_kernel
 from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.operators import Operator, OperatorKind, matmul_shape
-from meshwright.costmodels.model.split_dims import leaves_partial_sums, local_sizes, split_dim
+from meshwright.costmodels.model.split_dims import RankGrid, leaves_partial_sums, local_sizes, split_dim
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.serving.engine_profile import ServingEngine, ServingPrecision
-from meshwright.costmodels.serving.stage_ranks import StageRanks
 from meshwright.costmodels.units import DType
+
+
+@dataclass(frozen=True, slots=True)
+class StageRanks:
+    """Groups of a stage: ``dense`` shares dense operators, ``kv`` one cache along the sequence, ``context`` the tokens of a
+    prompt, ``stage`` is all ranks.
+
+    Ranks are laid out tp innermost, then kvp, then cp, then attention_dp.
+    """
+
+    grid: RankGrid
+    dense: GroupTopology
+    kv: GroupTopology
+    context: GroupTopology
+    stage: GroupTopology
+
+
+def stage_ranks(cluster: Cluster, grid: RankGrid, *, first: int = 0) -> StageRanks:
+    """Topologies of the stage whose ranks start at ``first``. Raises ClusterError when it does not fit in the cluster."""
+    return StageRanks(
+        grid=grid,
+        dense=group_topology(cluster, n=grid.dense_tp, stride=1, first=first),
+        kv=group_topology(cluster, n=grid.kvp, stride=grid.tp, first=first),
+        context=group_topology(cluster, n=grid.cp, stride=grid.dense_tp, first=first),
+        stage=group_topology(cluster, n=grid.ranks, stride=1, first=first),
+    )
+
 
 FloatArray = npt.NDArray[np.float64]
 

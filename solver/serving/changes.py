@@ -14,7 +14,15 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, ScheduleArrivals, TraceArrivals
-from meshwright.solver.suggestions import LEAST_SAID, Change, beside, more_nodes, restrictions_lifted, rounded, with_targets
+from meshwright.solver.suggestions import (
+    LEAST_SAID,
+    RequestChange,
+    beside,
+    more_nodes,
+    restrictions_lifted,
+    rounded,
+    with_targets,
+)
 
 RELAXED = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
 """Targets that are tried, over what the reason says is needed: that is of a request alone where none keeps it even so."""
@@ -41,7 +49,7 @@ NARROWER = {DType.FP32: (DType.BF16, DType.FP8), DType.BF16: (DType.FP8, DType.F
 """Precisions that are tried in turn; of fp8 that is fp4."""
 
 
-def serving_changes(request: ServingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
+def serving_changes(request: ServingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of changes, those that cost nothing first."""
     yield from restrictions_lifted(request, SERVING)
     # A request that is late alone is late on more nodes and among fewer others.
@@ -57,7 +65,7 @@ def serving_changes(request: ServingRequest, reason: Reason) -> Iterator[Sequenc
     yield tuple(_shorter(request))
 
 
-def serving_improvements(request: ServingRequest) -> Iterator[Sequence[Change]]:
+def serving_improvements(request: ServingRequest) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of changes that may make a plan better: less confidence, a looser target, what takes fewer bytes."""
     yield from restrictions_lifted(request, SERVING)
     targets = {name: value for name in ("p95_ttft_ms", "p95_tpot_ms") if (value := getattr(request.slo, name)) is not None}
@@ -75,12 +83,12 @@ def is_tight(plan: Plan) -> bool:
     return max((chance or 0.0 for chance in missed), default=0.0) > 1.0 - SURE[0]
 
 
-def surer_targets(request: ServingRequest) -> tuple[Change, ...]:
+def surer_targets(request: ServingRequest) -> tuple[RequestChange, ...]:
     """The ladder of the request with a tight plan whose targets are kept more surely."""
     return tuple(_confident(request, confidence) for confidence in SURE if confidence > request.slo.confidence)
 
 
-def surer_beside(surer: Change) -> Iterator[Sequence[Change]]:
+def surer_beside(surer: RequestChange) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of what may make a sure plan better: restrictions lifted, and what takes fewer bytes."""
     request = surer.request
     assert isinstance(request, ServingRequest), "a change keeps the kind of its request"
@@ -103,7 +111,7 @@ def reached_by_serving(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _relaxed(request: ServingRequest, reason: Reason) -> tuple[Change, ...]:
+def _relaxed(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
     """The target that is missed, or all where the load is too much, moved up in steps."""
     own = {name: value for name in ("p95_ttft_ms", "p95_tpot_ms") if (value := getattr(request.slo, name)) is not None}
     named = f"{reason.constraint}_ms"
@@ -118,7 +126,7 @@ def _relaxed(request: ServingRequest, reason: Reason) -> tuple[Change, ...]:
     return tuple(with_targets(request, step) for step in steps)
 
 
-def _enough_nodes(request: ServingRequest, reason: Reason) -> tuple[Change, ...]:
+def _enough_nodes(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
     """More nodes; for a load so many times what all devices keep up with, about so many times the nodes."""
     if reason.constraint not in LOADS or reason.have <= 0.0:
         return more_nodes(request)
@@ -126,13 +134,13 @@ def _enough_nodes(request: ServingRequest, reason: Reason) -> tuple[Change, ...]
     return more_nodes(request, sizes=[math.ceil(about * factor) for factor in ABOUT])
 
 
-def _confident(request: ServingRequest, confidence: float) -> Change:
+def _confident(request: ServingRequest, confidence: float) -> RequestChange:
     slo = replace(request.slo, confidence=confidence)
     words = f"slo.confidence {confidence:g} instead of {request.slo.confidence:g}"
-    return Change(words, {"slo.confidence": json.dumps(confidence)}, replace(request, slo=slo))
+    return RequestChange(words, {"slo.confidence": json.dumps(confidence)}, replace(request, slo=slo))
 
 
-def _narrower(request: ServingRequest) -> Iterator[Change]:
+def _narrower(request: ServingRequest) -> Iterator[RequestChange]:
     """Formats of fewer bits: of the cache first, then of products and weights, whose stored format follows."""
     workload = request.workload
     if workload.kv_dtype is not DType.FP8 and workload.precision is not DType.FP8:
@@ -145,7 +153,7 @@ def _narrower(request: ServingRequest) -> Iterator[Change]:
         yield _working(request, words, changes)
 
 
-def _less_load(request: ServingRequest, reason: Reason) -> Iterator[Change]:
+def _less_load(request: ServingRequest, reason: Reason) -> Iterator[RequestChange]:
     """Fewer requests a second, or fewer clients; a trace or a schedule is what it is."""
     arrivals = request.workload.arrivals
     if isinstance(arrivals, TraceArrivals | ScheduleArrivals):
@@ -164,10 +172,10 @@ def _less_load(request: ServingRequest, reason: Reason) -> Iterator[Change]:
         changed = replace(arrivals, **lower)
         words = f"{value:,g} {unit} instead of {asked:,g}"
         workload = replace(request.workload, arrivals=changed)
-        yield Change(words, {f"workload.arrivals.{name}": json.dumps(value)}, replace(request, workload=workload))
+        yield RequestChange(words, {f"workload.arrivals.{name}": json.dumps(value)}, replace(request, workload=workload))
 
 
-def _shorter(request: ServingRequest) -> Iterator[Change]:
+def _shorter(request: ServingRequest) -> Iterator[RequestChange]:
     """Shorter prompts and answers, where their lengths are fixed."""
     workload = request.workload
     for by in SHORTER:
@@ -180,9 +188,9 @@ def _shorter(request: ServingRequest) -> Iterator[Change]:
             words = " and ".join(f"{name.replace('_', ' ')} {tokens:,}" for name, tokens in lengths.items())
             values = {f"workload.{name}.fixed": json.dumps(tokens) for name, tokens in lengths.items()}
             fixed: Mapping[str, Any] = {name: FixedLength(tokens) for name, tokens in lengths.items()}
-            yield Change(words, values, replace(request, workload=replace(workload, **fixed)))
+            yield RequestChange(words, values, replace(request, workload=replace(workload, **fixed)))
 
 
-def _working(request: ServingRequest, words: str, changes: Mapping[str, Any]) -> Change:
+def _working(request: ServingRequest, words: str, changes: Mapping[str, Any]) -> RequestChange:
     values = {f"workload.{name}": json.dumps(value) for name, value in changes.items()}
-    return Change(words, values, replace(request, workload=replace(request.workload, **changes)))
+    return RequestChange(words, values, replace(request, workload=replace(request.workload, **changes)))

@@ -297,7 +297,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Work:
+class SolveWork:
     """The work of a solve: nodes and table entries left after the reductions, sweeps of message passing, windows."""
 
     core_nodes: int
@@ -319,7 +319,7 @@ class ShardingAnswer:
     bound: int | None
     gap: float | None
     status: Status
-    work: Work
+    work: SolveWork
 
 
 def solve(problem: ShardingProblem, *, stop: WorkStop, seed: int = 0, progress: OnProgress | None = None) -> ShardingAnswer:
@@ -330,7 +330,7 @@ def solve(problem: ShardingProblem, *, stop: WorkStop, seed: int = 0, progress: 
     try:
         graph = reduce_problem(problem, stop)
     except ProvenInfeasible:
-        return ShardingAnswer(None, None, None, None, Status.INFEASIBLE, Work(0, 0, 0, 0))
+        return ShardingAnswer(None, None, None, None, Status.INFEASIBLE, SolveWork(0, 0, 0, 0))
     stop.spend(_REDUCTION_WORK * (problem.node_count + problem.edge_count))
     core = core_of(graph)
     run = _Run(core, stop, seed, progress or ignore_progress)
@@ -498,7 +498,7 @@ class _Run:
 
 
 def _answer(problem: ShardingProblem, graph: WorkingGraph, run: _Run) -> ShardingAnswer:
-    work = Work(run.core.node_count, len(run.core.tables), run.sweeps, run.windows)
+    work = SolveWork(run.core.node_count, len(run.core.tables), run.sweeps, run.windows)
     if run.is_infeasible:
         return ShardingAnswer(None, None, None, None, Status.INFEASIBLE, work)
     bound = math.ceil(run.bound - max(_TOLERANCE, abs(run.bound) * _RELATIVE_TOLERANCE))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from meshwright.costmodels.compiling import compiled_once_it_pays
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.stages.longest import Found, least_objective
+from meshwright.solver.stages.longest import FoundPartition, least_objective
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -109,7 +109,7 @@ def partition_layers(
     rest_s = waiting * least_rest(clock.time_s, passing_s)
     shortest_s = float(clock.beside_s.max())
 
-    def solve_within(limit_s: float, below_s: float) -> Found[list[LayerStage]] | None:
+    def solve_within(limit_s: float, below_s: float) -> FoundPartition[list[LayerStage]] | None:
         if limit_s < shortest_s:
             return None
         tail_s, ends, configs = least_tail(
@@ -127,7 +127,7 @@ def partition_layers(
         if not tail_s < below_s:
             return None
         stages = _stages(chain, slots, clock, ends, configs)
-        return Found(max(stage.time_s for stage in stages), tail_s, stages)
+        return FoundPartition(max(stage.time_s for stage in stages), tail_s, stages)
 
     best = least_objective(solve_within, n_microbatches, waiting=waiting)
     if best is None:

@@ -21,7 +21,7 @@ Choice_co = TypeVar("Choice_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[Choice_co]):
+class FoundPartition(Generic[Choice_co]):
     """A partition with the least tail under a limit: its longest stage, its tail, and how to build it."""
 
     longest_s: float
@@ -32,7 +32,7 @@ class Found(Generic[Choice_co]):
 class SolveWithin(Protocol[Choice_co]):
     """Finds the least tail among partitions without a stage longer than ``limit_s``."""
 
-    def __call__(self, limit_s: float, below_s: float) -> Found[Choice_co] | None:
+    def __call__(self, limit_s: float, below_s: float) -> FoundPartition[Choice_co] | None:
         """The partition of least tail, or None when no tail is less than ``below_s``."""
         ...
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.stages.longest import Best, Found, SolveWithin, least_objective
+from meshwright.solver.stages.longest import Best, FoundPartition, SolveWithin, least_objective
 
 # Compiled inner loops of `solver.stages.tables`: all arrays, no validation.
 #
@@ -334,7 +334,7 @@ class _Search:
     def try_at_most(self, n_stages: int) -> None:
         """Looks for a better partition of 1 to ``n_stages`` stages."""
 
-        def solve_within(limit_s: float, below_s: float) -> Found[Ints] | None:
+        def solve_within(limit_s: float, below_s: float) -> FoundPartition[Ints] | None:
             fewest = fewest_stages(self._candidates, limit_s)
             if fewest[0] > n_stages:
                 return None
@@ -349,7 +349,7 @@ class _Search:
 
         self._improve(solve_within)
 
-    def _exact_pass(self, prefix_tails: Floats, limit_s: float, below_s: float, n_stages: int) -> Found[Ints] | None:
+    def _exact_pass(self, prefix_tails: Floats, limit_s: float, below_s: float, n_stages: int) -> FoundPartition[Ints] | None:
         bound_s = float(prefix_tails[-1, -1])
         cutoffs_s = [min(below_s, factor * bound_s) for factor in _WIDENING]
         for cutoff_s in (*cutoffs_s, below_s):
@@ -364,7 +364,7 @@ class _Search:
     def try_exactly(self, n_stages: int) -> None:
         """Looks for a better partition of ``n_stages`` stages."""
 
-        def solve_within(limit_s: float, below_s: float) -> Found[Ints] | None:
+        def solve_within(limit_s: float, below_s: float) -> FoundPartition[Ints] | None:
             if fewest_stages(self._candidates, limit_s)[0] > n_stages:
                 return None
             tails = least_tails_of_exactly(self._candidates, limit_s, below_s, n_stages, self._n_devices)
@@ -376,11 +376,11 @@ class _Search:
 
         self._improve(solve_within)
 
-    def _found(self, tail_s: float, chain: Ints) -> Found[Ints]:
-        return Found(float(self._candidates.time[chain].max()), tail_s, chain)
+    def _found(self, tail_s: float, chain: Ints) -> FoundPartition[Ints]:
+        return FoundPartition(float(self._candidates.time[chain].max()), tail_s, chain)
 
     def _improve(self, solve_within: SolveWithin[Ints]) -> None:
-        def counted(limit_s: float, below_s: float) -> Found[Ints] | None:
+        def counted(limit_s: float, below_s: float) -> FoundPartition[Ints] | None:
             self._count(limits_tried=1)
             return solve_within(limit_s, below_s)
 

@@ -51,7 +51,7 @@ class Excluded(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StepFigures:
     """A step and the memory of the fullest device, and how far they are from the plan's."""
 
     __pydantic_config__ = STRICT_RECORD
@@ -71,8 +71,8 @@ class Alternative:
     strategy: str
     excluded_by: Excluded
     why: str
-    rest_kept: Figures | None = None
-    block_anew: Figures | None = None
+    rest_kept: StepFigures | None = None
+    block_anew: StepFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +189,15 @@ class _Explainer:
     def _with_choice(self, choice: tuple[int, ...]) -> Sharding:
         return (*self.sharding[: self.place], choice, *self.sharding[self.place + 1 :])
 
-    def _figures(self, cost: DecisionCost) -> Figures:
-        return Figures(
+    def _figures(self, cost: DecisionCost) -> StepFigures:
+        return StepFigures(
             cost.step_time_s,
             cost.step_time_s - self.base.step_time_s,
             cost.peak_bytes,
             cost.peak_bytes - self.base.peak_bytes,
         )
 
-    def _anew(self, strategy: int) -> tuple[Figures, DecisionCost]:
+    def _anew(self, strategy: int) -> tuple[StepFigures, DecisionCost]:
         """The block's other operators chosen again around a strategy: the fastest that fits, or else what needs least."""
         settings = dict.fromkeys(s for kind in dict.fromkeys(self.kinds) for s in self.costs.settings(self.candidate, kind))
         built = [self.costs.problem(self.block, setting) for setting in settings]

@@ -29,7 +29,7 @@ def picked_dims(operator: Operator) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ModelSplit:
     """The division of the model by the tp axis, by the strategy of every operator, by the ep axis of its experts, and by the cp
     axis (whose share of the sequence is in ``sizes``) of attention. ``crowding`` is the rows of the ep rank with the most over
     the mean, ``layers`` the parts of the launcher's layers."""
@@ -68,7 +68,7 @@ class Owned:
         return self.shared + self.experts
 
 
-def owned_parameters(block: Block, share: Share) -> Owned:
+def owned_parameters(block: Block, share: ModelSplit) -> Owned:
     """Parameters that one rank stores of one copy of a block, weights tied to another block's left out."""
     shared, experts = 0, 0
     for operator in block.operators:
@@ -82,7 +82,7 @@ def owned_parameters(block: Block, share: Share) -> Owned:
     return Owned(shared, experts)
 
 
-def tied_copies(request: PlanRequest, stage: Stage, share: Share) -> tuple[int, int]:
+def tied_copies(request: PlanRequest, stage: Stage, share: ModelSplit) -> tuple[int, int]:
     """Least and most parameters that a stage stores for weights owned elsewhere: one copy of each owner that no layer
     of the stage holds, or one copy for each layer that uses it."""
     here = {span.block: span.count for span in stage.blocks}

@@ -21,9 +21,8 @@ from markdown_it.token import Token
 
 from meshwright.app.base.solving import solve_here
 from meshwright.app.regression.check import check_folder, update_folder
-from meshwright.app.regression.formats import FORMATS
+from meshwright.app.regression.formats import FORMATS, print_check
 from meshwright.app.regression.report import CheckReport
-from meshwright.app.regression.terminal_page import print_check
 from meshwright.app.requests.digests import KeyedRequest
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import Plan

@@ -16,8 +16,8 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from meshwright.app.base.quoting import HIDDEN, xml_line
-from meshwright.app.base.templates import Code, Link, Templates, Words
-from meshwright.app.pictures.page import Part, PlanView, Table
+from meshwright.app.base.templates import Code, Hyperlink, Templates, Words
+from meshwright.app.pictures.page import PagePart, PageTable, PlanView
 
 APP = Path(__file__).resolve().parents[2] / "app"
 FOLDERS = (APP / "web" / "templates", APP / "pictures" / "templates")
@@ -37,15 +37,15 @@ HOSTILE = (
 
 def values_of(x: str) -> Mapping[str, dict[str, Any]]:
     """What each page shows, all of its words being ``x``; after a template's name may stand which of its pages."""
-    row: tuple[Words, ...] = (x, Link(x, x), Code(x), (x, Link(x, x)))
-    table = {"rows": [row], "more": Link(x, x), "problem": x}
+    row: tuple[Words, ...] = (x, Hyperlink(x, x), Code(x), (x, Hyperlink(x, x)))
+    table = {"rows": [row], "more": Hyperlink(x, x), "problem": x}
     drawn = [(x, x)]
     given = {"given": {"cluster": x, "model": x, "gpus": x, "name": x, "words": x, "software": x, "label": x, x: x}}
-    part = Part(
+    part = PagePart(
         title=x,
         drawing=x,
         said=x,
-        tables=[Table(name=x, heads=(x,), rows=[row], caption=x, left=1)],
+        tables=[PageTable(name=x, heads=(x,), rows=[row], caption=x, left=1)],
         items=row,
         command=x,
     )
@@ -65,7 +65,7 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
     ]
     calibration: dict[str, Any] = {
         **dict.fromkeys(("key", "version", "newer_since", "stored", "samples", "digest", "followed"), x),
-        "newer": Link(x, x),
+        "newer": Hyperlink(x, x),
         "sources": [x, x],
         "learned": [x],
         "drawings": drawn,
@@ -85,7 +85,7 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
         "calibration.html": calibration | {"is_of_runs": False},
         "calibration.html of runs": calibration | {"is_of_runs": True},
         "calibrations.html": table,
-        "check.html": {**table, "project": Link(x, x), "said": x},
+        "check.html": {**table, "project": Hyperlink(x, x), "said": x},
         "checks.html": table,
         "cluster.html": {
             "newest": SimpleNamespace(name=x, digest=x),
@@ -106,10 +106,10 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
         },
         "error.html": {"title": x, "lines": [x]},
         "file.html": {"view": view},
-        "instead.html": {"plan": Link(x, x), "digest": x, "name": x, "facts": [(x, row)]},
+        "instead.html": {"plan": Hyperlink(x, x), "digest": x, "name": x, "facts": [(x, row)]},
         "job.html": {"job": job, "figures": [x]},
         "launch.html": {
-            "plan": Link(x, x),
+            "plan": Hyperlink(x, x),
             "digest": x,
             "launcher": x,
             "launchers": drawn,
@@ -118,10 +118,10 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
             "problem": x,
             "launch": launch,
             "submit": x,
-            "files": [(x, Link(x, x), x)],
+            "files": [(x, Hyperlink(x, x), x)],
         },
         "load.html": {
-            "plan": Link(x, x),
+            "plan": Hyperlink(x, x),
             "said": x,
             "percentiles": [row],
             "drawings": drawn,
@@ -135,7 +135,7 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
             "stale_since": x,
             "actions": row,
             "runs": [row],
-            "all_runs": Link(x, x),
+            "all_runs": Hyperlink(x, x),
             "files": row,
         },
         "plans.html": {**table, "model": x, "states": drawn, "staleness": x},
@@ -153,16 +153,16 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
         "replans.html": {**table, "stale": x, "may_start": True},
         "run.html": {
             **given,
-            "plan": Link(x, x),
+            "plan": Hyperlink(x, x),
             "digest": x,
             "problem": x,
             "outcomes": drawn,
             "figures": [(x, x, x)],
         },
-        "runs.html": {**table, "plan": Link(x, x)},
+        "runs.html": {**table, "plan": Hyperlink(x, x)},
         "sign_in.html": {"problem": x},
-        "step.html": {"plan": Link(x, x), "ways": row, "drawing": x},
-        "trend.html": {**table, "plan": x, "project": Link(x, x), "drawings": drawn},
+        "step.html": {"plan": Hyperlink(x, x), "ways": row, "drawing": x},
+        "trend.html": {**table, "plan": x, "project": Hyperlink(x, x), "drawings": drawn},
     }
 
 
@@ -197,7 +197,7 @@ def test_a_value_is_text_whatever_it_holds(name: str, word: str) -> None:
 
 
 def test_only_what_is_marked_as_markup_is_taken_as_it_is() -> None:
-    values = {"plan": Link("/", "p"), "ways": ()}
+    values = {"plan": Hyperlink("/", "p"), "ways": ()}
     for drawing, expected in ((Markup("<svg></svg>"), "<svg></svg>"), ("<svg></svg>", "&lt;svg&gt;&lt;/svg&gt;")):
         assert expected in TEMPLATES.render("step.html", is_signed_in=False, refresh_s=None, drawing=drawing, **values)
 

@@ -8,9 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.app.base.console import page_console
+from sqlalchemy import Engine
+
+from meshwright.app.base.console import page_console, plain
 from meshwright.app.base.errors import EXIT_GOOD
-from meshwright.app.base.output_files import check_one_stdout, is_stdout
+from meshwright.app.base.output_files import check_one_stdout, is_stdout, write_output
+from meshwright.app.base.quoting import shell_word
 from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import Output, print_json, tell
 from meshwright.app.cli.pages.calibration_pages import (
@@ -21,10 +24,16 @@ from meshwright.app.cli.pages.calibration_pages import (
     print_scores,
     scores_of,
 )
+from meshwright.app.evidence.measuring.fabric import FabricCalibration, fit_measurements, script_text
 from meshwright.app.evidence.measuring.fitted import FittedCalibration, fit_calibration, target_of
-from meshwright.app.evidence.measuring.profiling import Backend
+from meshwright.app.evidence.measuring.profiling import ProfilingDevice
 from meshwright.app.evidence.measuring.sample_files import read_samples, write_samples
-from meshwright.app.store.calibrations import CalibrationStore, Kept
+from meshwright.app.requests.cluster_words import cluster_of_words
+from meshwright.app.requests.files import read_document
+from meshwright.app.store.calibrations import CalibrationStore, KeptCalibration
+from meshwright.app.store.fleet import FleetNow, StoredRegistry
+from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.errors import ClusterError, InvalidInputError
 from meshwright.costmodels.fitting.board import board_of
 from meshwright.costmodels.fitting.samples import SampleError, SampleKind, Samples, joined
 from meshwright.costmodels.hardware import node_type
@@ -39,7 +48,7 @@ class ProfileCommand:
 
     key: str
     file: Path
-    backend: Backend
+    backend: ProfilingDevice
     kinds: tuple[str, ...]
     ranks: int
     threads: int
@@ -168,7 +177,7 @@ def _fit_and_keep(samples: Samples, options: FitOptions, settings: Settings) -> 
     return EXIT_GOOD
 
 
-def _print_fit(fitted: FittedCalibration, kept: Kept | None) -> None:
+def _print_fit(fitted: FittedCalibration, kept: KeptCalibration | None) -> None:
     console = page_console()
     key = fitted.calibration.document["key"]
     console.print(f"{key}: {fitted.calibration.document['samples']['rows']:,} measurements")
@@ -177,7 +186,7 @@ def _print_fit(fitted: FittedCalibration, kept: Kept | None) -> None:
         console.print()
 
 
-def _answer(fitted: FittedCalibration, kept: Kept | None) -> dict[str, Any]:
+def _answer(fitted: FittedCalibration, kept: KeptCalibration | None) -> dict[str, Any]:
     scores = []
     for score in scores_of(fitted.calibration):
         target = target_of(score)
@@ -215,3 +224,109 @@ def _progress(what: str) -> Iterator[Callable[[int, int, str], None]]:
 
     with progress_bar(what) as on_progress:
         yield lambda done, total, note: on_progress(Progress(done=done, total=total, best=None, bound=None, note=note))
+
+
+@dataclass(frozen=True, slots=True)
+class FabricCommand:
+    """Options of ``calibrate fabric``: a file for the script, or the file of its measurements and the cluster they are of."""
+
+    script: Path | None
+    measurements: Path | None
+    cluster: str | None
+    store: bool
+    output: Output
+
+
+def run_fabric(command: FabricCommand, settings: Settings) -> int:
+    """Write the script, or fit measurements, print the held-out errors and keep the calibration."""
+    if (command.script is None) == (command.measurements is None):
+        raise InvalidInputError(
+            "this needs either a file for the script or measurements",
+            given="both" if command.script else "neither",
+            allowed="-o FILE to write the script, --import FILE to fit what it measured",
+        )
+    if command.script is not None:
+        return _write_script(command.script, command.output)
+    if command.cluster is None:
+        raise InvalidInputError(
+            "which cluster was measured?",
+            given="no --cluster",
+            allowed="a registered cluster, or one in words: '4x8xH100@400Gb'",
+        )
+    return _fit_network(command, str(command.measurements), command.cluster, settings)
+
+
+def _write_script(file: Path, output: Output) -> int:
+    check_one_stdout(taken=output is Output.JSON, outputs=[file])
+    write_output(file, script_text(), what="script")
+    if output is Output.JSON:
+        print_json({"written": str(file)})
+    elif not is_stdout(file):
+        tell(f"The script is written to {file}; it needs PyTorch alone. On each of N nodes of D devices:")
+        tell(
+            f"  torchrun --nnodes N --nproc-per-node D --node-rank R --master-addr HOST {shell_word(file.name)} -o fabric.json"
+        )
+        tell("Next: meshwright calibrate fabric --import fabric.json --cluster NAME")
+    return EXIT_GOOD
+
+
+def _fit_network(command: FabricCommand, measurements: str, name: str, settings: Settings) -> int:
+    document = read_document(measurements, what="file of network measurements")
+    engine = _engine(settings)
+    cluster = _cluster(name, engine)
+    found = fit_measurements(document, cluster, name)
+    kept = CalibrationStore(engine).keep(found.calibration) if command.store else None
+    if command.output is Output.JSON:
+        print_json(_fabric_answer(found, kept))
+    else:
+        _print(found, kept)
+    return EXIT_GOOD
+
+
+def _cluster(name: str, engine: Engine) -> Cluster:
+    """The cluster that is registered under a name, else the one that the words say."""
+    from meshwright.app.store.tables import DEFAULT_TENANT
+
+    try:
+        return StoredRegistry(FleetNow(engine, DEFAULT_TENANT)).cluster(name)
+    except ClusterError:
+        pass
+    try:
+        return cluster_of_words(name)
+    except ClusterError as error:
+        raise ClusterError(
+            "no cluster is registered under this name, and the words name none",
+            given=name,
+            allowed=error.allowed,
+            remedy="register it: PUT /v1/clusters/NAME, or say it in words",
+        ) from None
+
+
+def _print(found: FabricCalibration, kept: KeptCalibration | None) -> None:
+    console, document = page_console(), found.calibration.document
+    console.print(plain(f"{document['key']}: {document['basis']}"))
+    print_scores(console, scores_of(found.calibration))
+    for kind, ratio in document["alone"].items():
+        console.print(f"{kind} with all groups of a node at once: {ratio:.2f} times one alone")
+    print_kept(console, kept)
+
+
+def _fabric_answer(found: FabricCalibration, kept: KeptCalibration | None) -> dict[str, Any]:
+    return {
+        "name": found.calibration.name,
+        "key": found.calibration.document["key"],
+        "version": None if kept is None else kept.row.version,
+        "new": kept is not None and kept.is_new,
+        "stale": 0 if kept is None else kept.stale,
+        "scores": list(found.calibration.document["scores"]),
+    }
+
+
+def _engine(settings: Settings) -> Engine:
+    """The engine of the database, its schema ready; its errors end the command."""
+    from meshwright.app.store.engine import open_engine
+    from meshwright.app.store.migrate import ensure_ready
+
+    engine = open_engine(settings.database_url)
+    ensure_ready(engine)
+    return engine

@@ -15,10 +15,9 @@ from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import print_json, say
 from meshwright.app.cli.commands.stored_plans import open_store
 from meshwright.app.regression.check import check_folder, update_folder
-from meshwright.app.regression.formats import FORMATS
+from meshwright.app.regression.formats import FORMATS, print_check
 from meshwright.app.regression.planning import LocalPlanner, Planner, available_cores
 from meshwright.app.regression.report import CheckReport
-from meshwright.app.regression.terminal_page import print_check
 from meshwright.app.service.sandbox import ChildSolver
 from meshwright.costmodels.errors import InvalidInputError
 

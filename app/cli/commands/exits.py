@@ -28,8 +28,7 @@ from meshwright.app.base.errors import (
 )
 from meshwright.app.base.quoting import json_text, terminal_line, terminal_lines
 from meshwright.app.base.version import installed_version
-from meshwright.costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError
-from meshwright.costmodels.names import nearest_name
+from meshwright.costmodels.errors import InfeasibleError, InvalidInputError, MeshwrightError, nearest_name
 
 Options = ParamSpec("Options")
 

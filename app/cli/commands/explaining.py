@@ -57,7 +57,7 @@ def run_explain(command: ExplainCommand, settings: Settings) -> int:
     if command.search:
         found = with_better(found, _solve)
     if command.output is Output.JSON:
-        from meshwright.app.service.explaining.document import explanation_document
+        from meshwright.app.service.explaining.explanation import explanation_document
 
         print_json(explanation_document(found))
     else:

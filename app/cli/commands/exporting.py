@@ -18,8 +18,7 @@ from meshwright.app.launching.exporters.launch import export_document, launch, s
 from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
 from meshwright.app.requests.files import STDIN
 from meshwright.app.requests.plan_documents import read_plan_document
-from meshwright.costmodels.errors import ExportError, InfeasibleError, InvalidInputError
-from meshwright.costmodels.names import did_you_mean
+from meshwright.costmodels.errors import ExportError, InfeasibleError, InvalidInputError, did_you_mean
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.switching import Switch, Traffic, switch_bytes
 

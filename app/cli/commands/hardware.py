@@ -25,9 +25,8 @@ from meshwright.costmodels.calibration.kernel_file import (
     nearest_measured,
 )
 from meshwright.costmodels.cluster.cluster import NEAREST, Device, NodeType
-from meshwright.costmodels.errors import ClusterError, InvalidInputError
+from meshwright.costmodels.errors import ClusterError, InvalidInputError, did_you_mean
 from meshwright.costmodels.hardware import devices, devices_by_name, node_types, node_types_by_name
-from meshwright.costmodels.names import did_you_mean
 from meshwright.costmodels.units import MIB
 
 _SIXTEEN_BIT = ("bf16", "fp16")

@@ -10,8 +10,7 @@ from meshwright.app.base.figures import DURATION, RATE, SIZE, read_quantity
 from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import Output, print_json, say, tell
 from meshwright.app.cli.commands.stored_plans import given_plan_document
-from meshwright.app.evidence.logs.as_run import as_run
-from meshwright.app.evidence.logs.matching import not_compared, require_match
+from meshwright.app.evidence.logs.matching import as_run, not_compared, require_match
 from meshwright.app.evidence.logs.table import read_log
 from meshwright.app.evidence.logs.writers import LogWriter
 from meshwright.app.requests.digests import keyed_request

@@ -14,9 +14,8 @@ import time
 from enum import Enum
 from types import TracebackType
 
-from meshwright.app.base.environment import SAFE_PATH
 from meshwright.app.base.errors import EXIT_GOOD
-from meshwright.app.base.settings import Auth, LogLevel, SettingError, Settings
+from meshwright.app.base.settings import SAFE_PATH, Auth, LogLevel, SettingError, Settings
 from meshwright.app.cli.commands.exits import print_json, tell
 from meshwright.costmodels.errors import InvalidInputError
 

@@ -11,8 +11,7 @@ from meshwright.app.base.output_files import OutputFile, check_one_stdout, is_st
 from meshwright.app.base.quoting import csv_text
 from meshwright.app.cli.commands.exits import Output, print_json
 from meshwright.app.requests.files import STDIN, read_document, read_request
-from meshwright.app.requests.plan_documents import read_plan
-from meshwright.app.requests.plan_rows import interval_rows
+from meshwright.app.requests.plan_documents import interval_rows, read_plan
 from meshwright.app.service.load import simulation_document
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.api import simulate

@@ -12,7 +12,7 @@ from meshwright.app.base.figures import percent
 from meshwright.app.evidence.measuring.comparison import CalibrationDiff, Change
 from meshwright.app.evidence.measuring.fitted import target_of
 from meshwright.app.requests.calibrations import provenance_of
-from meshwright.app.store.calibrations import CalibrationSummary, Kept
+from meshwright.app.store.calibrations import CalibrationSummary, KeptCalibration
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import is_run_key, time_law
 from meshwright.costmodels.calibration.networks import is_fabric_key
@@ -119,7 +119,7 @@ def _value(value: float | str | None) -> str:
     return value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 1]}…"
 
 
-def print_kept(console: Console, kept: Kept | None) -> bool:
+def print_kept(console: Console, kept: KeptCalibration | None) -> bool:
     """Print what became of a fitted calibration, and what comes next; return True where it is stored."""
     if kept is None:
         console.print("Not stored.")

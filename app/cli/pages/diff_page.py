@@ -19,7 +19,7 @@ from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.serving.explain import Excluded as LayoutExcluded
 from meshwright.solver.serving.explain import LayoutExplanation
 from meshwright.solver.switching import Switch, Traffic
-from meshwright.solver.training.explain import Alternative, Excluded, Explanation, Figures
+from meshwright.solver.training.explain import Alternative, Excluded, Explanation, StepFigures
 
 
 def print_diff(console: Console, switch: Switch, old: AnsweredRequest, new: AnsweredRequest) -> None:
@@ -187,7 +187,7 @@ def _shown(alternative: Alternative) -> list[str]:
     return [*_differences(alternative.rest_kept), *_differences(alternative.block_anew)]
 
 
-def _differences(figures: Figures | None) -> list[str]:
+def _differences(figures: StepFigures | None) -> list[str]:
     if figures is None:
         return ["", ""]
     step = f"{_sign(figures.step_delta_s)}{seconds(abs(figures.step_delta_s))}"

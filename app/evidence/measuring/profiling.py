@@ -25,15 +25,15 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from meshwright.app.base.environment import SAFE_PATH
 from meshwright.app.base.errors import MissingExtraError
+from meshwright.app.base.settings import SAFE_PATH
 from meshwright.costmodels.fitting.samples import COLLECTIVE_KINDS, SampleError, SampleKind, Samples, samples_of
 from meshwright.costmodels.units import DType
 
 # The shapes that a profile measures: spread over what training and serving run, small enough for the device at hand.
 
 
-class Backend(StrEnum):
+class ProfilingDevice(StrEnum):
     """Where PyTorch runs."""
 
     CPU = "cpu"
@@ -88,7 +88,7 @@ def _powers(first: int, last: int) -> tuple[int, ...]:
 
 
 RANGES = {
-    Backend.CPU: Range(
+    ProfilingDevice.CPU: Range(
         dtypes=(DType.FP32,),
         rows=(16, 64, 128, 256, 512, 1024, 2048),
         sides=(64, 128, 256, 512, 1024, 2048),
@@ -100,7 +100,7 @@ RANGES = {
         message_bytes=_powers(10, 25),
         most_flops=6e8,
     ),
-    Backend.CUDA: Range(
+    ProfilingDevice.CUDA: Range(
         dtypes=(DType.BF16, DType.FP16),
         rows=(1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
         sides=(128, 512, 1024, 2048, 4096, 6144, 8192, 14336, 16384),
@@ -115,7 +115,7 @@ RANGES = {
 }
 
 
-def shapes_of(backend: Backend, kinds: frozenset[SampleKind], *, ranks: int) -> tuple[Shape, ...]:
+def shapes_of(backend: ProfilingDevice, kinds: frozenset[SampleKind], *, ranks: int) -> tuple[Shape, ...]:
     """Every shape of the kinds asked for, in a fixed order; collectives over each group size that divides ``ranks``."""
     sizes = RANGES[backend]
     found = itertools.chain(
@@ -156,9 +156,9 @@ def _vectors(sizes: Range) -> Iterator[Shape]:
         yield Shape(kind, sizes.dtypes[0], moved_bytes=moved)
 
 
-def _launches(backend: Backend, kinds: frozenset[SampleKind]) -> Iterator[Shape]:
+def _launches(backend: ProfilingDevice, kinds: frozenset[SampleKind]) -> Iterator[Shape]:
     """A CPU's kernels run where they are launched, and their own times hold the launch: it is measured if alone asked for."""
-    if backend is Backend.CUDA or kinds == {SampleKind.LAUNCH}:
+    if backend is ProfilingDevice.CUDA or kinds == {SampleKind.LAUNCH}:
         yield Shape(SampleKind.LAUNCH, DType.FP32)
 
 
@@ -189,16 +189,16 @@ LAUNCHES = 100
 class Kernels:
     """The kernels of one rank; joined with the others by Gloo on CPUs, by NCCL on GPUs."""
 
-    def __init__(self, backend: Backend, rank: int, ranks: int, store: str):
+    def __init__(self, backend: ProfilingDevice, rank: int, ranks: int, store: str):
         import torch
 
         self._torch, self._backend, self._rank, self._ranks = torch, backend, rank, ranks
-        self._device = torch.device("cuda", rank) if backend is Backend.CUDA else torch.device("cpu")
-        if backend is Backend.CUDA:
+        self._device = torch.device("cuda", rank) if backend is ProfilingDevice.CUDA else torch.device("cpu")
+        if backend is ProfilingDevice.CUDA:
             torch.cuda.set_device(self._device)
         self._groups: dict[int, Any] = {}
         if ranks > 1:
-            name = "nccl" if backend is Backend.CUDA else "gloo"
+            name = "nccl" if backend is ProfilingDevice.CUDA else "gloo"
             torch.distributed.init_process_group(name, init_method=f"file://{store}", rank=rank, world_size=ranks)
             for size in range(2, ranks + 1):
                 if ranks % size == 0:
@@ -229,7 +229,7 @@ class Kernels:
 
     def timed_s(self, run: Run) -> float:
         """Seconds of one call, the device's work included."""
-        if self._backend is Backend.CUDA:
+        if self._backend is ProfilingDevice.CUDA:
             start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             run()
@@ -246,7 +246,7 @@ class Kernels:
 
     def synchronise(self) -> None:
         """Wait for the device's work."""
-        if self._backend is Backend.CUDA:
+        if self._backend is ProfilingDevice.CUDA:
             self._torch.cuda.synchronize()
 
     def wait_for_ranks(self) -> None:
@@ -393,7 +393,7 @@ class ProfileTask:
     """
 
     key: str
-    backend: Backend
+    backend: ProfilingDevice
     kinds: frozenset[SampleKind]
     ranks: int
     threads: int
@@ -456,14 +456,14 @@ def import_torch() -> Any:
 
 
 def _check(task: ProfileTask, torch: Any) -> None:
-    if task.backend is Backend.CUDA:
+    if task.backend is ProfilingDevice.CUDA:
         available = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if available < task.ranks:
             raise SampleError("PyTorch sees too few CUDA devices", given=available, allowed=f"{task.ranks}, one for each rank")
 
 
 def _source(task: ProfileTask, torch: Any) -> str:
-    on_gpu = task.backend is Backend.CUDA
+    on_gpu = task.backend is ProfilingDevice.CUDA
     name = torch.cuda.get_device_name(0) if on_gpu else f"{_cpu_name()}, {task.threads} threads"
     return f"meshwright calibrate profile: {name}, {task.ranks} ranks at once"
 
@@ -528,7 +528,7 @@ def _middle_s(kernels: Kernels, shape: Shape, task: ProfileTask) -> float:
     kernels.synchronise()
     repeats = kernels.agreed(_repeats(time.perf_counter() - began_s, task))
     kernels.wait_for_ranks()
-    if task.backend is Backend.CUDA or (shape.kind not in COLLECTIVE_KINDS and _threads_a_core(task) == 1.0):
+    if task.backend is ProfilingDevice.CUDA or (shape.kind not in COLLECTIVE_KINDS and _threads_a_core(task) == 1.0):
         return statistics.median([kernels.timed_s(run) / kernels.per_run(shape) for _ in range(repeats)])
     if shape.kind in COLLECTIVE_KINDS:
         return _between_products_s(kernels, run, task) / kernels.per_run(shape)

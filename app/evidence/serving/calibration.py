@@ -15,7 +15,7 @@ from meshwright.app.evidence.serving.figures import Figures
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import EngineConstants, default_constants, replay
 from meshwright.app.evidence.serving.rows import MeasuredPoint, ServingOutcome
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 
 STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3)
 """Host times of a step that are tried: none (hidden by the device) to that of an engine of pure Python."""

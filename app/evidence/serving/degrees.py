@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
-from meshwright.app.evidence.serving.recipes import EngineName, Load, Source
+from meshwright.app.evidence.serving.recipes import BenchmarkLoad, BenchmarkSource, EngineName
 from meshwright.app.evidence.serving.rows import AGGREGATED, PhaseCells, ServingRun
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.flags.serving import LaunchFlags, degrees, launch_flags
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -137,10 +137,10 @@ NO_LIMITS = PoolLimits()
 _Key = tuple[str, ...]
 
 
-def published_limits(load: Load, prefill: Workers, decode: Workers, *, has_drafts: bool) -> PoolLimits:
+def published_limits(load: BenchmarkLoad, prefill: Workers, decode: Workers, *, has_drafts: bool) -> PoolLimits:
     """Return the limits of the one recipe that a row of InferenceX fits: same model, node, precision, lengths, clients,
     workers and drafts; no limits where none or several differing ones do."""
-    if load.source is not Source.INFERENCEX:
+    if load.source is not BenchmarkSource.INFERENCEX:
         return NO_LIMITS
     asked = (
         load.engine.value,

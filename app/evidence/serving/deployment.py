@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 from meshwright.app.evidence.serving.degrees import (
@@ -22,9 +24,9 @@ from meshwright.app.evidence.serving.degrees import (
 )
 from meshwright.app.evidence.serving.figures import document_of, graph_of, named_model
 from meshwright.app.evidence.serving.recipes import (
+    BenchmarkLoad,
+    BenchmarkSource,
     EngineName,
-    Load,
-    Source,
     held_steps,
     joined_steps,
     kv_dtype,
@@ -32,14 +34,17 @@ from meshwright.app.evidence.serving.recipes import (
     step_tokens,
 )
 from meshwright.app.evidence.serving.rows import AGGREGATED, ServingRun
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.flags.serving import NO_FLAGS, LaunchFlags
+from meshwright.app.models.catalog import model, model_document, model_names
+from meshwright.app.models.catalog.copies import NVFP4, Copy, copy_of
 from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
-from meshwright.app.models.serving_format import said_format, stored_format
 from meshwright.app.requests.cluster_words import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.model.dims import EXPERT_FFN
+from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
+from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph
@@ -90,7 +95,7 @@ def stated_drafts(said: str, model: str) -> Drafts:
 
 
 def drafted(
-    run: ServingRun, flags: LaunchFlags, load: Load, decode: Workers, graph: ModelGraph
+    run: ServingRun, flags: LaunchFlags, load: BenchmarkLoad, decode: Workers, graph: ModelGraph
 ) -> tuple[tuple[float, Speculation], ...]:
     """Return the drafts that a row may have had, each with its weight: one where it states the acceptance, else the prior's.
 
@@ -108,7 +113,7 @@ def drafted(
     return tuple((weight, Speculation(tokens, chance, draft)) for weight, chance in chances)
 
 
-def _tokens(load: Load, decode: Workers, *, both_phases: bool) -> int:
+def _tokens(load: BenchmarkLoad, decode: Workers, *, both_phases: bool) -> int:
     """Return the tokens that a layer drafts in a step where the row does not state them."""
     if load.engine is not EngineName.TENSORRT_LLM or decode.attention_dp == 1:
         return DEFAULT_TOKENS[load.engine]
@@ -193,7 +198,7 @@ class Deployment:
     step_tokens: int
     held_steps: float
     joined_steps: int
-    source: Source
+    source: BenchmarkSource
     drafts: Drafts
     drafted: tuple[tuple[float, Speculation], ...] = ()
     flags: LaunchFlags = NO_FLAGS
@@ -229,11 +234,11 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
     graph, flags = graph_of(name, config), flags_of(engine, run.decode_launch or run.launch)
-    prefill, decode = workers_of(run, degrees_multiplied=source is Source.INFERENCEX)
+    prefill, decode = workers_of(run, degrees_multiplied=source is BenchmarkSource.INFERENCEX)
     if prefill is None:
         experts = EXPERT_FFN in graph.dims
         decode = launched(decode, flags, engine, n_gpus=run.n_gpus, experts=experts)
-    load = Load(
+    load = BenchmarkLoad(
         source=source,
         engine=engine,
         model=name,
@@ -257,7 +262,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         prompt_tokens=run.prompt_tokens,
         output_tokens=run.output_tokens,
         clients=load.clients,
-        shortest=INFERENCEX_SHORTEST if source is Source.INFERENCEX else 1.0,
+        shortest=INFERENCEX_SHORTEST if source is BenchmarkSource.INFERENCEX else 1.0,
         step_tokens=flags.step_tokens or step_tokens(load),
         held_steps=held_steps(load) if prefill is None else 0.0,
         joined_steps=joined_steps(load) if prefill is None else 0,
@@ -276,7 +281,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
 
 
 def _pool_limits(
-    run: ServingRun, load: Load, prefill: Workers, decode: Workers, flags: LaunchFlags, *, has_drafts: bool
+    run: ServingRun, load: BenchmarkLoad, prefill: Workers, decode: Workers, flags: LaunchFlags, *, has_drafts: bool
 ) -> PoolLimits:
     """Limits of the workers of both phases: those of the row's commands, else those that its source publishes."""
     published = published_limits(load, prefill, decode, has_drafts=has_drafts)
@@ -309,10 +314,10 @@ def _node(gpu: str) -> str:
         raise NotPredictedError(f"GPU not in the catalogue: {gpu or 'not stated'}") from None
 
 
-def _source(run: ServingRun) -> Source:
+def _source(run: ServingRun) -> BenchmarkSource:
     if _INFERENCEX.search(run.note):
-        return Source.INFERENCEX
-    return Source.AICONFIGURATOR if _AICONFIGURATOR in run.note else Source.OTHER
+        return BenchmarkSource.INFERENCEX
+    return BenchmarkSource.AICONFIGURATOR if _AICONFIGURATOR in run.note else BenchmarkSource.OTHER
 
 
 def _engine(run: ServingRun) -> EngineName:
@@ -351,3 +356,40 @@ def _clients(run: ServingRun) -> int | None:
     if not (clients >= 1 and clients.is_integer()):
         raise NotPredictedError("the row does not state its concurrency")
     return int(clients)
+
+
+_BLOCKS = CheckpointFormat(DType.FP8, WeightFormat.FP8_BLOCK, Quantised.PROJECTIONS)
+_MAKERS_FP8: Mapping[str, CheckpointFormat] = dict.fromkeys(("qwen3-235b-a22b", "glm-5", "qwen3.5-397b-a17b"), _BLOCKS)
+"""The fp8 checkpoints of their own makers that a row means which says fp8 of these: their quantization_config
+(Qwen/Qwen3-235B-A22B-FP8; of GLM-5-FP8 and Qwen3.5-397B-A17B-FP8 from memory). Of other models each matrix has one scale."""
+
+
+@cache
+def stored_format(text: str, name: str) -> CheckpointFormat | None:
+    """Return the format of a checkpoint by its id, of which the catalogue has the sizes under a name; None where nothing of it
+    is quantised, or the catalogue has no such model."""
+    if name not in model_names():
+        return None
+    named = copy_of(text)
+    stored = None if named is None or named.name != name else named.stored
+    return _of_copy(Copy(name, name, stored))
+
+
+def _of_copy(copy: Copy) -> CheckpointFormat | None:
+    has_experts = EXPERTS in model(copy.name).dims
+    return checkpoint_format(copy.config(model_document(copy.name), has_experts=has_experts))
+
+
+@cache
+def said_format(text: str, name: str, precision: DType) -> CheckpointFormat | None:
+    """Return the format of the checkpoint that a row means which says a precision beside an id; None of one that is computed
+    in that precision with one scale a matrix, or in 16 bits.
+
+    The id's own format where it has that precision; a checkpoint in MXFP4 has no other.
+    """
+    own = stored_format(text, name)
+    if own is not None and (own.precision is precision or (own.weights is WeightFormat.MXFP4 and precision is not DType.BF16)):
+        return own
+    if precision is DType.FP4 and name in model_names():
+        return _of_copy(Copy(name, name, NVFP4))
+    return _MAKERS_FP8.get(name) if precision is DType.FP8 else None

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.app.evidence.serving.rows import Statistic
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.models.catalog import model, model_names
 from meshwright.app.models.catalog.copies import catalogue_name_in_words
 from meshwright.app.models.huggingface import read_huggingface_config

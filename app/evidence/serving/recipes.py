@@ -44,7 +44,7 @@ class EngineName(StrEnum):
         return ServingEngine[self.name]
 
 
-class Source(StrEnum):
+class BenchmarkSource(StrEnum):
     """Who ran a row."""
 
     INFERENCEX = "inferencex"
@@ -53,11 +53,11 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class BenchmarkLoad:
     """The part of a row that a launch script looks at. ``clients`` is None under full load; ``measured`` is the date
     (2025-11-02), ``release`` that of the engine (0.5.6.post2), both empty where the row has none."""
 
-    source: Source
+    source: BenchmarkSource
     engine: EngineName
     model: str
     node: str
@@ -70,15 +70,15 @@ class Load:
     release: str = ""
 
 
-def step_tokens(load: Load) -> int:
+def step_tokens(load: BenchmarkLoad) -> int:
     """Token limit of a step."""
     prompt, clients = load.prompt_tokens, load.clients or 0
-    if load.source is Source.AICONFIGURATOR:
+    if load.source is BenchmarkSource.AICONFIGURATOR:
         sequences = 0 if load.engine is EngineName.SGLANG else GENERATED_SEQUENCES
         return sequences + prompt + GENERATED_TOKENS
     if _is_later_minimax(load):
         return 2 * prompt
-    if load.source is Source.OTHER or load.engine is EngineName.VLLM:
+    if load.source is BenchmarkSource.OTHER or load.engine is EngineName.VLLM:
         # InferenceX gives vLLM --max-num-batched-tokens 8192.
         return DEFAULT_STEP_TOKENS
     if load.engine is EngineName.SGLANG:
@@ -98,20 +98,20 @@ def step_tokens(load: Load) -> int:
     return prompt + load.output_tokens + 200
 
 
-def scheduling(load: Load) -> Scheduling | None:
+def scheduling(load: BenchmarkLoad) -> Scheduling | None:
     """Return how steps are formed, None where the source does not say."""
-    if load.source is not Source.AICONFIGURATOR or load.engine is not EngineName.SGLANG:
+    if load.source is not BenchmarkSource.AICONFIGURATOR or load.engine is not EngineName.SGLANG:
         return None
     numbers = tuple(int(number) for number in re.findall(r"\d+", load.release)[:3])
     return Scheduling.CHUNKED_PREFILL if numbers >= _MIXED_CHUNKS_SINCE else Scheduling.PREFILL_FIRST
 
 
-def kv_dtype(load: Load) -> DType:
+def kv_dtype(load: BenchmarkLoad) -> DType:
     """Format of the cache. NVIDIA's fp8 and fp4 checkpoints quantise it, and TensorRT-LLM runs them; scripts of InferenceX say
     fp8 but for gpt-oss, for DeepSeek by SGLang on Hopper and for MiniMax's earlier ones, which leave it at the model's own.
     Others keep 16 bits."""
     narrow = load.precision in (DType.FP8, DType.FP4)
-    if load.source is Source.INFERENCEX:
+    if load.source is BenchmarkSource.INFERENCEX:
         hopper = load.node in ("dgx-h100", "dgx-h200")
         deepseek = load.engine is EngineName.SGLANG and load.model not in ("glm-5", "qwen3.5-397b-a17b") and hopper
         minimax = load.model == "minimax-m2.5" and not _is_later_minimax(load)
@@ -120,17 +120,17 @@ def kv_dtype(load: Load) -> DType:
     return DType.FP8 if load.engine is EngineName.TENSORRT_LLM and narrow else DType.BF16
 
 
-def _is_later_minimax(load: Load) -> bool:
+def _is_later_minimax(load: BenchmarkLoad) -> bool:
     """Return True for runs of minimaxm2.5_*_b200.sh since 27 March 2026: --kv-cache-dtype fp8, --max-num-batched-tokens twice
     the prompt."""
-    ran = load.source is Source.INFERENCEX and load.model == "minimax-m2.5" and load.node == "dgx-b200"
+    ran = load.source is BenchmarkSource.INFERENCEX and load.model == "minimax-m2.5" and load.node == "dgx-b200"
     return ran and load.measured >= "2026-03-27"
 
 
-def held_steps(load: Load) -> float:
+def held_steps(load: BenchmarkLoad) -> float:
     """Decode steps that a new request is held back for on average, so that others may join its prompt."""
     clients = load.clients or 0
-    if load.source is not Source.INFERENCEX or not clients:
+    if load.source is not BenchmarkSource.INFERENCEX or not clients:
         return 0.0
     if load.engine is EngineName.SGLANG and load.node == "dgx-b200":
         # dsr1_fp*_b200.sh: --scheduler-recv-interval 10, 30 from 16 clients; requests come at any time between two polls.
@@ -144,14 +144,14 @@ def held_steps(load: Load) -> float:
     return steps * (1.0 + joined / 2.0) / (1.0 + joined)
 
 
-def joined_steps(load: Load) -> int:
+def joined_steps(load: BenchmarkLoad) -> int:
     """Steps for which TensorRT-LLM's attention groups hold prompts back at most until every group has one."""
     # dsr1_*_trt*.sh with DP_ATTENTION: attention_dp_config with enable_balance, batching_wait_iters 0 and timeout_iters 60.
-    ran = load.source is Source.INFERENCEX and load.engine is EngineName.TENSORRT_LLM and load.model == "deepseek-v3"
+    ran = load.source is BenchmarkSource.INFERENCEX and load.engine is EngineName.TENSORRT_LLM and load.model == "deepseek-v3"
     return 60 if ran else 0
 
 
-def _batch_wait(load: Load, clients: int) -> tuple[int, float]:
+def _batch_wait(load: BenchmarkLoad, clients: int) -> tuple[int, float]:
     """TensorRT-LLM's batch_wait_timeout_iters and batch_wait_max_tokens_ratio."""
     square = load.prompt_tokens == load.output_tokens == 1024
     if load.engine is EngineName.TENSORRT_LLM and square:

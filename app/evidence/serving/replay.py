@@ -20,7 +20,7 @@ from meshwright.app.evidence.serving.deployment import (
 )
 from meshwright.app.evidence.serving.figures import Figures, expected_figures, figures_of, graph_of
 from meshwright.app.evidence.serving.recipes import DEFAULT_STEP_TOKENS, EngineName
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.models.checkpoint import CheckpointFormat
 from meshwright.app.requests.workloads import loaded_formats
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup

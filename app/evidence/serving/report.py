@@ -13,8 +13,8 @@ from meshwright.app.evidence.serving.deployment import Deployment, deployment
 from meshwright.app.evidence.serving.figures import Figures
 from meshwright.app.evidence.serving.replay import default_constants, roofline
 from meshwright.app.evidence.serving.rows import MeasuredPoint, ignored_columns, read_measured_points
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.scores import Errors, errors
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 
 SERVING_VALIDATION_SCHEMA = "meshwright.serving-validation/1"
 ALL = "all rows"

@@ -1,4 +1,4 @@
-"""Tables of measurements as CSV: their header checked, each cell read as what it must be."""
+"""Tables of measurements as CSV: their header checked, each cell read as what it must be; and why a run is not predicted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
 
-from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
+
+
+class NotPredictedError(MeshwrightError):
+    """The table says too little of a run, or something that no cost model answers for; the message is the reason."""
 
 
 def read_header(path: Path) -> tuple[str, ...]:

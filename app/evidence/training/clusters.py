@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.rows import Run
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.cluster.cluster import Cluster, Link, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import ClusterError
 from meshwright.costmodels.hardware import node_type, node_types

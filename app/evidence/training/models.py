@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.rows import Run
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.app.models.architecture import Architecture, Bias, Branch, Embedding, Head, Layer, NormKind, Tie
 from meshwright.app.models.assembly import assemble
 from meshwright.app.models.bodies.attention import Attention, Position

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.clusters import cluster_assumption, cluster_of
 from meshwright.app.evidence.training.models import model_graph, named_in_catalogue
 from meshwright.app.evidence.training.rows import Run
 from meshwright.app.evidence.training.sources import UNKNOWN, Source, UnstatedRecompute, UnstatedSequence
 from meshwright.app.evidence.training.stated import stated_over
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.formats import MatmulRecipe

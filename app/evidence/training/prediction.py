@@ -8,10 +8,10 @@ from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.plans import given_plan
 from meshwright.app.evidence.training.rows import Run
 from meshwright.app.evidence.training.sources import UNKNOWN, MemoryCount, MemoryRank, Source, UnstatedRecompute
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.memory_law import MemoryLaw

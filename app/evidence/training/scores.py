@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TypeVar
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import Constants, Prediction, predict_run_with_band
 from meshwright.app.evidence.training.rows import MeasuredRun, Quality, RunStatus
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 
 Key = TypeVar("Key")
 

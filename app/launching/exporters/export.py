@@ -9,7 +9,7 @@ from meshwright.solver.problem.choices import Launcher
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ReplicaEngine:
     """An engine of one replica, for what starts engines itself and tells them their nodes and ports.
 
     model        checkpoint, or the directory that stands for it
@@ -48,7 +48,7 @@ class ServerGroup:
     ranks_a_node: int = 1
     meeting_port: int | None = None
     starts_by_itself: bool = True
-    engine: Engine | None = None
+    engine: ReplicaEngine | None = None
 
 
 @dataclass(frozen=True, slots=True)

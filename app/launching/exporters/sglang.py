@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from meshwright.app.launching.exporters.command import ShellVariable, Words, command_text, flag
-from meshwright.app.launching.exporters.export import Engine, Export, ServerGroup, ServerPools
+from meshwright.app.launching.exporters.export import Export, ReplicaEngine, ServerGroup, ServerPools
 from meshwright.app.launching.exporters.served import (
     checkpoint,
     checkpoint_assumption,
@@ -90,7 +90,7 @@ def _servers(model: str, workers: Workers, request: ServingRequest, *, together:
         # It listens to its own host alone by default.
         outside="--host 0.0.0.0",
         meeting_port=MEETING_PORT,
-        engine=Engine(
+        engine=ReplicaEngine(
             checkpoint(model),
             tuple(str(word) for part in parts for word in part),
             _environment(workers, request),

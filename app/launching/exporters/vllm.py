@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from meshwright.app.launching.exporters.command import ShellVariable, Words, command_text, flag
-from meshwright.app.launching.exporters.export import Engine, Export, ServerGroup, ServerPools
+from meshwright.app.launching.exporters.export import Export, ReplicaEngine, ServerGroup, ServerPools
 from meshwright.app.launching.exporters.served import (
     checkpoint,
     checkpoint_assumption,
@@ -83,7 +83,7 @@ def _servers(
         port=PORT,
         others="--headless",
         ranks_a_node=here if spreads else 1,
-        engine=Engine(
+        engine=ReplicaEngine(
             checkpoint(model),
             tuple(
                 str(word) for part in (*_layout_words(axes, request), *_load_words(workers, request), *more) for word in part

@@ -11,8 +11,7 @@ from typing import Any
 
 from meshwright.app.models.catalog.listed import LISTED
 from meshwright.app.models.huggingface import read_huggingface_config
-from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.names import did_you_mean
+from meshwright.costmodels.errors import ModelError, did_you_mean
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.hyperparameters import Hyperparameters
 

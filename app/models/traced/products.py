@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, StepKind, Stored, Value, axis_size, resolve
-from meshwright.app.models.traced.reading import Call, Handler
+from meshwright.app.models.traced.reading import Handler, TracedCall
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.operators import AttentionMask
 
@@ -13,16 +13,16 @@ _SOFTMAX_FLOPS = 5.0
 """Maximum, subtraction, exponential, sum, division (survey section 5.1)."""
 
 
-def _linear(call: Call) -> None:
+def _linear(call: TracedCall) -> None:
     weight = call.value(1, "weight")
     _multiply(call, call.value(0, "input"), _transposed(weight), call.optional(2, "bias"))
 
 
-def _addmm(call: Call) -> None:
+def _addmm(call: TracedCall) -> None:
     _multiply(call, call.value(1, "mat1"), call.value(2, "mat2"), call.value(0, "self"))
 
 
-def _mm(call: Call) -> None:
+def _mm(call: TracedCall) -> None:
     _multiply(call, call.value(0, "self"), call.value(1, "mat2"), None)
 
 
@@ -30,7 +30,7 @@ def _transposed(value: Value) -> Value:
     return Value(value.stored, (*value.axes[:-2], value.axes[-1], value.axes[-2]))
 
 
-def _multiply(call: Call, left: Value, right: Value, added: Value | None) -> None:
+def _multiply(call: TracedCall, left: Value, right: Value, added: Value | None) -> None:
     """left (..., n, k) x right (..., k, m); a vector on either side has no n or no m."""
     if Origin.CONSTANT in (left.origin, right.origin):
         raise ModelError(f"{call.name} multiplies by a constant", remedy="make it a parameter, or leave it out of the trace")
@@ -52,7 +52,7 @@ def _multiply(call: Call, left: Value, right: Value, added: Value | None) -> Non
     _product(call, left, right)
 
 
-def _product(call: Call, left: Value, right: Value) -> None:
+def _product(call: TracedCall, left: Value, right: Value) -> None:
     """Two activations: every axis before the last two is in both and in the output."""
     if len(left.axes) < 2 or len(right.axes) < 2:
         raise ModelError(f"{call.name} multiplies an activation by a vector", remedy="write it as an elementwise product")
@@ -84,12 +84,12 @@ def _product(call: Call, left: Value, right: Value) -> None:
     )
 
 
-def _is_scores(call: Call, axis: Axis) -> bool:
+def _is_scores(call: TracedCall, axis: Axis) -> bool:
     copies = {atom for copy in call.trace.copies for atom in copy.resolved()}
     return not copies.isdisjoint(resolve(axis))
 
 
-def _equal(call: Call, first: Axis, second: Axis) -> None:
+def _equal(call: TracedCall, first: Axis, second: Axis) -> None:
     if axis_size(first) != axis_size(second) or not call.trace.atoms.unify(first, second):
         raise ModelError(
             f"{call.name} reads tensors whose dims don't match",
@@ -97,7 +97,7 @@ def _equal(call: Call, first: Axis, second: Axis) -> None:
         )
 
 
-def _attention(call: Call) -> None:
+def _attention(call: TracedCall) -> None:
     query, key, value = call.value(0, "query"), call.value(1, "key"), call.value(2, "value")
     mask = call.optional(3, "attn_mask")
     for q, k, v in zip(query.axes[:-3], key.axes[:-3], value.axes[:-3], strict=True):
@@ -129,14 +129,14 @@ def _attention(call: Call) -> None:
     call.trace.note_attention(query, key, value)
 
 
-def _embedding(call: Call) -> None:
+def _embedding(call: TracedCall) -> None:
     table, index = call.value(0, "weight"), call.value(1, "indices")
     step = call.emit(StepKind.EMBEDDING, [table], [(*index.axes, table.axes[-1])])
     # The index is a constant, and the lookup's only input.
     step.reads = [Read(Stored(f"{index.stored.name}:{step.outputs[0].name}", index.axes, Origin.ACTIVATION))]
 
 
-def _indexed(call: Call) -> None:
+def _indexed(call: TracedCall) -> None:
     """Entries of a parameter by a constant index are a lookup; of an activation, a part whose places are mixed."""
     source = call.value(0, "self")
     index = next(value for value in call.inputs[1:])
@@ -152,7 +152,7 @@ def _indexed(call: Call) -> None:
     call.emit(StepKind.VECTOR, [source], [(*made[: len(made) - kept], *source.axes[len(entries) :])])
 
 
-def _loss(call: Call) -> None:
+def _loss(call: TracedCall) -> None:
     logits, labels = call.value(0, "self"), call.value(1, "target")
     rows = (*logits.axes[:1], *logits.axes[2:])
     if len(logits.axes) == len(labels.axes):
@@ -172,7 +172,7 @@ def _loss(call: Call) -> None:
     step.outputs = [Stored(f"{info.name}:rows", rows, Origin.ACTIVATION)]
 
 
-def _convolution(call: Call) -> None:
+def _convolution(call: TracedCall) -> None:
     """Input (b, c, ...), weight (c', c / groups, ...). Of the model's own input, patches that don't overlap are multiplied by a
     matrix; elsewhere kernels that move by more than one element leave no dim of the input in the output."""
     source, weight, bias = call.value(0, "input"), call.value(1, "weight"), call.optional(2, "bias")
@@ -208,7 +208,7 @@ def _convolution(call: Call) -> None:
     call.emit(kind, reads, [axes], kept=[source.stored], contracted=weight.axes[1:] if is_product else ())
 
 
-def _split_groups(call: Call, channels: Axis, weight: Value, groups: int) -> None:
+def _split_groups(call: TracedCall, channels: Axis, weight: Value, groups: int) -> None:
     """Input channels are groups x those that a kernel sees, output channels groups x the rest."""
     group = call.trace.atoms.fresh(groups)
     _equal(call, channels, (*group, *weight.axes[1]))
@@ -242,12 +242,12 @@ PRODUCTS: Mapping[str, Handler] = {
 # Calls that move nothing: views, permutations, casts and copies, which a compiler folds into the kernels around them.
 
 
-def _same(call: Call) -> None:
+def _same(call: TracedCall) -> None:
     value = call.value(0, "self")
     call.view(value, value.axes)
 
 
-def _reshaped(call: Call) -> None:
+def _reshaped(call: TracedCall) -> None:
     value = call.value(0, "self")
     axes, mixed = call.trace.atoms.regrouped(value.axes, call.outputs[0].sizes)
     if mixed and value.origin is Origin.ACTIVATION:
@@ -257,13 +257,13 @@ def _reshaped(call: Call) -> None:
         call.view(value, axes)
 
 
-def _permuted(call: Call) -> None:
+def _permuted(call: TracedCall) -> None:
     value = call.value(0, "self")
     order = call.wholes(1, "dims")
     call.view(value, tuple(value.axes[i % len(value.axes)] for i in order))
 
 
-def _swapped(call: Call) -> None:
+def _swapped(call: TracedCall) -> None:
     value = call.value(0, "self")
     rank = len(value.axes)
     if call.base in ("aten.t", "aten.numpy_T", "aten.mT"):
@@ -276,13 +276,13 @@ def _swapped(call: Call) -> None:
     call.view(value, tuple(axes))
 
 
-def _unsqueezed(call: Call) -> None:
+def _unsqueezed(call: TracedCall) -> None:
     value = call.value(0, "self")
     place = call.axis(1, "dim", rank=len(value.axes) + 1)
     call.view(value, (*value.axes[:place], (), *value.axes[place:]))
 
 
-def _expanded(call: Call) -> None:
+def _expanded(call: TracedCall) -> None:
     """Repeated along axes of size 1, and along new ones in front."""
     value = call.value(0, "self")
     sizes = call.outputs[0].sizes
@@ -290,16 +290,16 @@ def _expanded(call: Call) -> None:
     call.view(value, tuple(axis if axis else call.trace.atoms.fresh(size) for axis, size in zip(axes, sizes, strict=True)))
 
 
-def _indexed_view(call: Call) -> None:
+def _indexed_view(call: TracedCall) -> None:
     """One of several outputs of a call."""
     call.trace.bind(call.outputs[0].name, call.inputs[call.whole(1, "index")])
 
 
-def _checked(call: Call) -> None:
+def _checked(call: TracedCall) -> None:
     """Says something of a tensor, makes none."""
 
 
-def _cast_input(call: Call) -> None:
+def _cast_input(call: TracedCall) -> None:
     value = call.value(0, "self")
     call.trace.bind(call.outputs[0].name, Value(value.stored, value.axes, value.causal))
 

@@ -100,7 +100,7 @@ def tensor_info(entry: TensorEntry) -> TensorInfo:
 MAX_UNKNOWN_NAMED = 8
 
 
-class Call:
+class TracedCall:
     """One call of a trace, with its arguments as values."""
 
     def __init__(self, trace: Trace, operator: TracedOperator, base: str):
@@ -176,7 +176,7 @@ class Call:
         return step
 
 
-Handler = Callable[[Call], None]
+Handler = Callable[[TracedCall], None]
 
 
 class Trace:
@@ -208,7 +208,7 @@ class Trace:
         unknown: Counter[str] = Counter()
         places: dict[str, str] = {}
         for operator in operators:
-            call = Call(self, operator, base_name(operator.op))
+            call = TracedCall(self, operator, base_name(operator.op))
             handler = handlers.get(call.base)
             is_empty = bool(call.outputs) and all(info.is_empty for info in call.outputs)
             if is_empty or all(value.origin is Origin.CONSTANT for value in call.inputs):
@@ -268,7 +268,7 @@ _ORDERED = frozenset({"aten.le", "aten.lt", "aten.ge", "aten.gt", "aten.tril", "
 """Comparisons of positions and triangles: what masks that hide later tokens are made of."""
 
 
-def _handle(call: Call, handler: Handler) -> None:
+def _handle(call: TracedCall, handler: Handler) -> None:
     """Run a handler; arguments, outputs or sizes that don't fit the operator are the file's fault."""
     try:
         handler(call)
@@ -282,7 +282,7 @@ def _handle(call: Call, handler: Handler) -> None:
         ) from error
 
 
-def _constant(call: Call, view: Handler | None) -> None:
+def _constant(call: TracedCall, view: Handler | None) -> None:
     """A value with nothing trained in it. Views of it keep its axes, which say where tokens and labels belong."""
     known = None
     is_empty = any(info.is_empty for info in call.outputs)
@@ -297,7 +297,7 @@ def _constant(call: Call, view: Handler | None) -> None:
         call.trace.bind(info.name, Value(Stored(info.name, axes, Origin.CONSTANT), axes, causal))
 
 
-def _pass_on(call: Call) -> None:
+def _pass_on(call: TracedCall) -> None:
     """Outputs of an operator that nobody knows, so that reading can go on and name all of them."""
     for info in call.outputs:
         axes = tuple(call.trace.atoms.fresh(size) for size in info.sizes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, StepKind, Stored, Value, axis_size
-from meshwright.app.models.traced.reading import Call, Handler
+from meshwright.app.models.traced.reading import Handler, TracedCall
 from meshwright.costmodels.errors import ModelError
 
 
@@ -57,13 +57,13 @@ _FUNCTIONS: Mapping[str, tuple[float, Again]] = {
 _LAYER_NORM_FLOPS, _RMS_NORM_FLOPS, _SOFTMAX_FLOPS = 5.0, 3.0, 5.0
 
 
-def _elementwise(call: Call) -> None:
+def _elementwise(call: TracedCall) -> None:
     flops, again = _FUNCTIONS[call.base.removeprefix("aten.")]
     axes = _broadcast(call, call.inputs)
     _vector(call, call.inputs, axes, flops=flops * _elements(axes), again=again)
 
 
-def _broadcast(call: Call, values: Sequence[Value]) -> Axes:
+def _broadcast(call: TracedCall, values: Sequence[Value]) -> Axes:
     """Axes of the output, those of the operands made equal from the last one on."""
     axes: list[Axis] = [()] * len(call.outputs[0].sizes)
     for value in values:
@@ -78,7 +78,7 @@ def _broadcast(call: Call, values: Sequence[Value]) -> Axes:
 
 
 def _vector(
-    call: Call,
+    call: TracedCall,
     values: Sequence[Value],
     *outputs: Axes,
     flops: float = 0.0,
@@ -107,7 +107,7 @@ def _vector(
             call.trace.bind(stored.name, Value(stored, stored.axes, causal=True))
 
 
-def _norm(call: Call) -> None:
+def _norm(call: TracedCall) -> None:
     """Layer and RMS norms over the last axes, softmax over one."""
     value = call.inputs[0]
     if call.base in ("aten.softmax", "aten._softmax", "aten.log_softmax", "aten._log_softmax"):
@@ -126,7 +126,7 @@ def _norm(call: Call) -> None:
     _vector(call, call.inputs, *outputs, flops=scaled * _elements(value.axes), again=again, reduced=reduced)
 
 
-def _batch_norm(call: Call) -> None:
+def _batch_norm(call: TracedCall) -> None:
     """By channel, over what a rank holds of the batch, as torch.nn.BatchNorm computes it without synchronisation."""
     value = call.inputs[0]
     learned = [given for given in call.inputs[1:] if given.origin is Origin.PARAMETER]
@@ -139,7 +139,7 @@ def _batch_norm(call: Call) -> None:
         _vector(call, [value, *learned], value.axes, flops=flops, again=Again.INPUTS)
 
 
-def _reduction(call: Call) -> None:
+def _reduction(call: TracedCall) -> None:
     """Mean, sum, maximum and variance over some axes or all of them."""
     value = call.value(0, "self")
     rank = len(value.axes)
@@ -151,7 +151,7 @@ def _reduction(call: Call) -> None:
     _vector(call, [value], *outputs, flops=_elements(value.axes), again=again, reduced=[value.axes[at] for at in over])
 
 
-def _pooling(call: Call) -> None:
+def _pooling(call: TracedCall) -> None:
     """Windows over the last axes: channels and batch stay what they are."""
     value = call.value(0, "self")
     made = call.fresh()
@@ -160,7 +160,7 @@ def _pooling(call: Call) -> None:
     _vector(call, [value], axes, flops=_elements(value.axes), again=Again.INPUTS)
 
 
-def _sliced(call: Call) -> None:
+def _sliced(call: TracedCall) -> None:
     value = call.value(0, "self")
     at = call.axis(1, "dim", 0, rank=len(value.axes))
     size = axis_size(value.axes[at])
@@ -171,7 +171,7 @@ def _sliced(call: Call) -> None:
     _cut(call, value, at, [min(size, start % size if start < 0 else start)])
 
 
-def _selected(call: Call) -> None:
+def _selected(call: TracedCall) -> None:
     value = call.value(0, "self")
     at = call.axis(1, "dim", rank=len(value.axes))
     size = axis_size(value.axes[at])
@@ -182,7 +182,7 @@ def _selected(call: Call) -> None:
     _part(call, value, at, call.whole(2, "index") % size, axes, 0)
 
 
-def _split(call: Call) -> None:
+def _split(call: TracedCall) -> None:
     """split, chunk, split_with_sizes and unbind: all parts along one axis."""
     value = call.value(0, "self")
     if call.base == "aten.unbind":
@@ -198,14 +198,14 @@ def _split(call: Call) -> None:
     _cut(call, value, at, starts)
 
 
-def _cut(call: Call, value: Value, at: int, starts: Sequence[int]) -> None:
+def _cut(call: TracedCall, value: Value, at: int, starts: Sequence[int]) -> None:
     """Parts along axis ``at``, one an output."""
     for index, start in enumerate(starts):
         made = call.trace.atoms.fresh(call.outputs[index].sizes[at])
         _part(call, value, at, start, (*value.axes[:at], made, *value.axes[at + 1 :]), index)
 
 
-def _part(call: Call, value: Value, at: int, start: int, axes: Axes, output: int) -> None:
+def _part(call: TracedCall, value: Value, at: int, start: int, axes: Axes, output: int) -> None:
     info = call.outputs[output]
     if value.origin is not Origin.ACTIVATION:
         stored = Stored(f"{value.stored.name}[{start}]", axes, value.origin)
@@ -217,7 +217,7 @@ def _part(call: Call, value: Value, at: int, start: int, axes: Axes, output: int
     call.trace.bind(info.name, Value(stored, axes, value.causal))
 
 
-def _joined(call: Call) -> None:
+def _joined(call: TracedCall) -> None:
     """Concatenated along one axis, or stacked along a new one; along the others as element by element."""
     values = call.inputs
     rank = len(call.outputs[0].sizes)
@@ -235,7 +235,7 @@ def _joined(call: Call) -> None:
     _vector(call, values, tuple(joined))
 
 
-def _moved(call: Call) -> None:
+def _moved(call: TracedCall) -> None:
     """Elements change places along axes: the axes that change are new."""
     value = call.value(0, "self")
     made, sizes = call.fresh(), call.outputs[0].sizes
@@ -251,7 +251,7 @@ def _moved(call: Call) -> None:
     _vector(call, [value], axes)
 
 
-def _running(call: Call) -> None:
+def _running(call: TracedCall) -> None:
     value = call.value(0, "self")
     at = call.axis(1, "dim", rank=len(value.axes))
     _vector(call, [value], value.axes, flops=_elements(value.axes), mixed=[value.axes[at]])

@@ -34,7 +34,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause(Generic[Case]):
+class SpeedCause(Generic[Case]):
     """A cause, and the one check that tells it.
 
     name     its name in documents

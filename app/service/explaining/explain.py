@@ -201,7 +201,7 @@ def _require_own_launcher(stated: Stated, line: OneLine) -> None:
         raise InvalidInputError("the command starts another launcher", given=line.launcher, allowed=stated.launcher.value)
 
 
-__all__ = ["EXAMPLE", "Asked", "asked_of", "explained", "with_better", "with_measured"]
+__all__ = ["EXAMPLE", "ReadCommand", "asked_of", "explained", "with_better", "with_measured"]
 
 LEAST_GAIN = 0.01
 """Share of the objective from which on a plan is called better: rates are searched on a grid of 1%."""
@@ -211,7 +211,7 @@ Solve = Callable[[PlanRequest], Plan]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReadCommand:
     """A command that was read, and the request that it is measured against."""
 
     text: str
@@ -223,7 +223,7 @@ class Asked:
 
 def asked_of(
     text: str, line: OneLine, resolve: Resolve, files: LaunchFiles = NO_FILES, model_of: ModelOf = model_of_words
-) -> Asked:
+) -> ReadCommand:
     """Return a command as it is read, and its request; raises InvalidInputError for what can't be read or is missing.
 
     ``resolve`` makes a request of a document, ``model_of`` its model of a name, ``files`` are those that the command may name.
@@ -236,10 +236,10 @@ def asked_of(
     if question.when_loaded and isinstance(request, ServingRequest) and request.workload.weight_format in _WIDE:
         formats = {"workload": question.document["workload"] | dict(question.when_loaded)}
         request = resolve(question.document | formats)
-    return Asked(text, stated, question, request, opened)
+    return ReadCommand(text, stated, question, request, opened)
 
 
-def explained(asked: Asked) -> Explanation:
+def explained(asked: ReadCommand) -> Explanation:
     """Return what a command does; raises InvalidInputError for a layout that no plan has."""
     request, stated = asked.request, asked.stated
     found = Explanation(
@@ -309,7 +309,7 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
     return replace(found, problems=dated, plan=predicted, most=most, reason=judged.reason, at_load=at_load)
 
 
-def with_measured(found: Explanation, asked: Asked, figures: Sequence[MeasuredFigure]) -> Explanation:
+def with_measured(found: Explanation, asked: ReadCommand, figures: Sequence[MeasuredFigure]) -> Explanation:
     """Return the explanation with what explains figures that were measured.
 
     Raises InvalidInputError for figures that do not go with the workload, or with a command that has no prediction.

@@ -11,8 +11,8 @@ from meshwright.app.service.explaining.causes import (
     CLOCK_CHECK,
     LINKS_CHECK,
     NETWORK_CHECK,
-    Cause,
     Extent,
+    SpeedCause,
     links_extent,
     links_said,
     network_extent,
@@ -223,8 +223,8 @@ def _experts(case: ServingCase, factor: float) -> ServingCase | None:
 _LOAD_CHECK = "the engine's log: Running and Waiting requests; the benchmark's own request rate and number of clients"
 _LENGTHS_CHECK = "usage in the answers: prompt_tokens and completion_tokens; chat templates and system prompts count"
 
-CAUSES: tuple[Cause[ServingCase], ...] = (
-    Cause(
+CAUSES: tuple[SpeedCause[ServingCase], ...] = (
+    SpeedCause(
         "no-cuda-graphs",
         _launched,
         lambda case, factor: (
@@ -235,7 +235,7 @@ CAUSES: tuple[Cause[ServingCase], ...] = (
         _launched_extent,
         flags=frozenset(("enforce-eager", "disable-cuda-graph")),
     ),
-    Cause(
+    SpeedCause(
         "links",
         _links,
         lambda case, factor: links_said(case.request.cluster, factor),
@@ -243,21 +243,21 @@ CAUSES: tuple[Cause[ServingCase], ...] = (
         lambda case: links_extent(case.request.cluster),
         flags=frozenset(("disable-custom-all-reduce",)),
     ),
-    Cause(
+    SpeedCause(
         "network",
         _network,
         lambda case, factor: network_said(case.request.cluster, factor),
         NETWORK_CHECK,
         lambda case: network_extent(case.request.cluster),
     ),
-    Cause(
+    SpeedCause(
         "load-above",
         _load,
         words("the load is {} times what was said"),
         _LOAD_CHECK,
         lambda _: Extent(4.0, 1.1, 2.0),
     ),
-    Cause(
+    SpeedCause(
         "sequences-limited",
         _sequences,
         lambda case, factor: (
@@ -266,7 +266,7 @@ CAUSES: tuple[Cause[ServingCase], ...] = (
         "the engine's log: Running stays at a number while Waiting grows; max_num_seqs (--max-running-requests) at the start",
         lambda case: Extent(float(case.replicas.load.max_num_seqs), 2.0, 64.0),
     ),
-    Cause(
+    SpeedCause(
         "cache-small",
         _cache,
         words("the cache has less room: the engine fills 1/{} of the memory that was said"),
@@ -275,7 +275,7 @@ CAUSES: tuple[Cause[ServingCase], ...] = (
         lambda _: Extent(2.0, 1.05, 2.0),
         flags=frozenset(("num-gpu-blocks-override", "kv-cache-memory-bytes")),
     ),
-    Cause(
+    SpeedCause(
         "chunks-small",
         _chunks,
         lambda case, factor: (
@@ -286,68 +286,68 @@ CAUSES: tuple[Cause[ServingCase], ...] = (
         # From today's 8,192 tokens to the 512 of vLLM 0.5.
         lambda _: Extent(16.0, 2.0, 16.0),
     ),
-    Cause(
+    SpeedCause(
         "prompts-whole",
         _whole_prompts,
         words("prompts run whole, and answers wait for them: chunked prefill is off"),
         "the log of the start: chunked_prefill_enabled, chunked_prefill_size",
     ),
-    Cause(
+    SpeedCause(
         "prompts-longer",
         _prompts,
         words("prompts are {} times as long as was said"),
         _LENGTHS_CHECK,
         lambda _: Extent(8.0, 1.1, 4.0),
     ),
-    Cause(
+    SpeedCause(
         "answers-longer",
         _answers,
         words("answers are {} times as long as was said"),
         _LENGTHS_CHECK,
         lambda _: Extent(8.0, 1.1, 4.0),
     ),
-    Cause(
+    SpeedCause(
         "clocks",
         _devices,
         words("devices work {} times slower: clocks are down, or others share them"),
         CLOCK_CHECK,
         lambda _: Extent(4.0, 1.05, 2.0),
     ),
-    Cause(
+    SpeedCause(
         "experts-uneven",
         _experts,
         lambda _, factor: f"tokens spread unevenly over experts, as a power law of exponent {factor - 1.0:.2g}",
         "tokens of each expert (SGLang: --enable-expert-distribution-metrics; vLLM: --enable-eplb logs balancedness)",
         lambda _: Extent(3.0, 1.1, 2.0),
     ),
-    Cause(
+    SpeedCause(
         "counts-prompts",
         _counts_prompts,
         words("the figure counts the tokens of prompts, too"),
         "the benchmark's own words: Total token throughput counts both, Output token throughput what is generated",
     ),
-    Cause(
+    SpeedCause(
         "prefix-hits",
         _hits,
         lambda _, factor: f"prompts find {1.0 - 1.0 / factor:.0%} of themselves in the prefix cache",
         "the engine's log: Prefix cache hit rate; repeated or synthetic prompts of a benchmark hit it",
         lambda _: Extent(20.0, 1.5, 20.0),
     ),
-    Cause(
+    SpeedCause(
         "load-below",
         _smaller(_load),
         words("the load is 1/{} of what was said"),
         _LOAD_CHECK,
         lambda _: Extent(16.0, 1.1, 4.0),
     ),
-    Cause(
+    SpeedCause(
         "prompts-shorter",
         _smaller(_prompts),
         words("prompts are 1/{} as long as was said"),
         _LENGTHS_CHECK,
         lambda _: Extent(8.0, 1.1, 4.0),
     ),
-    Cause(
+    SpeedCause(
         "answers-shorter",
         _smaller(_answers),
         words("answers are 1/{} as long as was said"),

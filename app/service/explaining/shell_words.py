@@ -42,7 +42,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class HereDocument:
     """A here-document; in one whose end is quoted nothing is put in."""
 
     text: str
@@ -61,7 +61,7 @@ class Statement:
     words: tuple[Word, ...]
     line: int
     into: Word | None = None
-    documents: tuple[Document, ...] = ()
+    documents: tuple[HereDocument, ...] = ()
 
 
 def statements_of(text: str) -> Iterator[Statement]:
@@ -174,7 +174,7 @@ class _Reader:
                 is_quoted = any(quotes is not Quotes.NONE for _, quotes in name.parts)
                 self._ends.append((name.plain, is_quoted, sign == "<<-"))
 
-    def _here_documents(self) -> tuple[Document, ...]:
+    def _here_documents(self) -> tuple[HereDocument, ...]:
         """Take the lines of the documents that begin here, up to the line that ends each."""
         found = []
         for end, is_quoted, is_indented in self._ends:
@@ -187,7 +187,7 @@ class _Reader:
                 if line.strip("\t\r") == end:
                     break
                 lines.append(line.lstrip("\t") if is_indented else line)
-            found.append(Document("\n".join(lines) + "\n", is_quoted))
+            found.append(HereDocument("\n".join(lines) + "\n", is_quoted))
         self._ends = []
         return tuple(found)
 

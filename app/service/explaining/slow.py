@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshwright.app.service.explaining.causes import Case, Cause, Extent
+from meshwright.app.service.explaining.causes import Case, Extent, SpeedCause
 from meshwright.app.service.explaining.measured import OF_KIND, MeasuredFigure, Metric, Unit
 from meshwright.app.service.explaining.serving_causes import CAUSES as SERVING_CAUSES
 from meshwright.app.service.explaining.serving_causes import ServingCase
@@ -205,7 +205,7 @@ def _half_band(compared: Compared, slowness: float) -> float:
 
 
 def _ranked(
-    causes: Sequence[Cause[Case]], base: Case, compared: Sequence[Compared], flags: frozenset[str]
+    causes: Sequence[SpeedCause[Case]], base: Case, compared: Sequence[Compared], flags: frozenset[str]
 ) -> tuple[NamedCause, ...]:
     """The causes that matter, by how well they reproduce the measured figures: those that do first, then the larger."""
     found = []
@@ -226,7 +226,7 @@ class _Priced:
     extent: Extent | None
 
 
-def _priced(cause: Cause[Case], base: Case, compared: Sequence[Compared]) -> _Priced | None:
+def _priced(cause: SpeedCause[Case], base: Case, compared: Sequence[Compared]) -> _Priced | None:
     """The cause at the factor that comes nearest to the measured figures; None where it can't be, or does not matter."""
     if cause.extent is None:
         figures = _figures(cause, base, 1.0)
@@ -242,7 +242,7 @@ def _priced(cause: Cause[Case], base: Case, compared: Sequence[Compared]) -> _Pr
 
 
 def _solved(
-    cause: Cause[Case], base: Case, compared: Sequence[Compared], extent: Extent, farthest: Predicted | None
+    cause: SpeedCause[Case], base: Case, compared: Sequence[Compared], extent: Extent, farthest: Predicted | None
 ) -> _Priced | None:
     """The factor that comes nearest to the measured figures; None where no factor can be.
 
@@ -293,7 +293,7 @@ def _figure_of(figures: Predicted, metric: Metric) -> float:
     return value
 
 
-def _figures(cause: Cause[Case], base: Case, factor: float) -> Predicted | None:
+def _figures(cause: SpeedCause[Case], base: Case, factor: float) -> Predicted | None:
     """The figures under a cause; None where it does not apply or can't be."""
     try:
         changed = cause.change(base, factor)
@@ -303,7 +303,7 @@ def _figures(cause: Cause[Case], base: Case, factor: float) -> Predicted | None:
 
 
 def _judged(
-    cause: Cause[Case],
+    cause: SpeedCause[Case],
     base: Case,
     priced: _Priced,
     compared: Sequence[Compared],

@@ -11,8 +11,8 @@ from meshwright.app.service.explaining.causes import (
     CLOCK_CHECK,
     LINKS_CHECK,
     NETWORK_CHECK,
-    Cause,
     Extent,
+    SpeedCause,
     links_extent,
     links_said,
     network_extent,
@@ -150,15 +150,15 @@ def _experts(case: TrainingCase, factor: float) -> TrainingCase | None:
     return case.at(replace(work, experts=PowerLawRouting("power_law", factor - 1.0)))
 
 
-CAUSES: tuple[Cause[TrainingCase], ...] = (
-    Cause(
+CAUSES: tuple[SpeedCause[TrainingCase], ...] = (
+    SpeedCause(
         "network",
         _network,
         lambda case, factor: network_said(case.request.cluster, factor),
         NETWORK_CHECK,
         lambda case: network_extent(case.request.cluster),
     ),
-    Cause(
+    SpeedCause(
         "gradients-after-backward",
         _where(
             lambda c: c.replicas > 1 and c.implementation.reduction is GradientReduction.OVERLAPPED,
@@ -167,7 +167,7 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("gradients travel after the backward pass, not under it"),
         "torch.profiler: does the last NCCL kernel of a step run alone? Megatron-LM: --overlap-grad-reduce",
     ),
-    Cause(
+    SpeedCause(
         "gradients-in-fp32",
         _where(
             lambda c: c.replicas > 1 and c.implementation.reduction is not GradientReduction.IN_FP32_AFTER_BACKWARD,
@@ -176,7 +176,7 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("gradients are all-reduced in fp32 after the backward pass"),
         "torch.profiler: bytes and type of the all-reduce at the end of a step (f32); the optimizer's own option for its type",
     ),
-    Cause(
+    SpeedCause(
         "tensor-parallel-exposed",
         _where(
             lambda c: c.stated.tp > 1 and c.implementation.tensor_overlap is not TensorOverlap.NONE,
@@ -185,31 +185,31 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("sums over tensor-parallel ranks do not hide under weight gradients"),
         "CUDA_DEVICE_MAX_CONNECTIONS=1 is set before Hopper; torch.profiler: all-reduce and products side by side",
     ),
-    Cause(
+    SpeedCause(
         "tensor-parallel-over-nodes",
         _where(lambda c: c.spans_nodes and c.stated.tp * c.stated.cp > 1, _apart),
         words("neighbouring ranks lie on different nodes, tensor-parallel groups among them"),
         "print RANK and hostname: ranks 0 to 7 on one node? srun --distribution=block, torchrun's --node-rank, MASTER_ADDR",
     ),
-    Cause(
+    SpeedCause(
         "rank-order",
         _where(lambda c: c.replicas > 1 and c.stated.pp > 1, _other_order),
         words("ranks of a stage and of a replica lie the other way about"),
         "print the ranks of the data-parallel and pipeline groups; Megatron-LM: --use-tp-pp-dp-mapping",
     ),
-    Cause(
+    SpeedCause(
         "recomputes-all",
         _where(lambda c: c.stated.recompute is not Recompute.FULL, lambda c: c.said(recompute=Recompute.FULL)),
         words("all layers are recomputed"),
         "memory in use (nvidia-smi) well under the predicted peak; gradient_checkpointing or recompute in the log's arguments",
     ),
-    Cause(
+    SpeedCause(
         "recomputes-nothing",
         _where(lambda c: c.stated.recompute is not Recompute.NONE, lambda c: c.said(recompute=Recompute.NONE)),
         words("nothing is recomputed"),
         "memory in use (nvidia-smi) well over the predicted peak; gradient_checkpointing or recompute in the log's arguments",
     ),
-    Cause(
+    SpeedCause(
         "attention-unfused",
         _where(
             lambda c: c.implementation.attention_kernels is AttentionKernels.FUSED and c.stated.cp == 1,
@@ -218,19 +218,19 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("attention runs without a fused kernel"),
         "torch.profiler: flash or cudnn in the names of attention kernels, or softmax between two products? NVTE_DEBUG=1",
     ),
-    Cause(
+    SpeedCause(
         "kernels-unfused",
         _where(lambda c: c.implementation.kernels is not VectorKernels.EAGER, lambda c: c.run(kernels=VectorKernels.EAGER)),
         words("norms, activations and rotary embeddings run as many small kernels"),
         "torch.profiler: many elementwise_kernel between products; is Apex, Transformer Engine or torch.compile in use?",
     ),
-    Cause(
+    SpeedCause(
         "no-cuda-graphs",
         _where(lambda c: c.implementation.host is HostPath.CUDA_GRAPHS, lambda c: c.run(host=HostPath.MEGATRON_CORE)),
         words("layers are launched kernel by kernel, not as CUDA graphs"),
         "torch.profiler: cudaGraphLaunch, or a cudaLaunchKernel for each kernel?",
     ),
-    Cause(
+    SpeedCause(
         "in-fp32",
         _where(
             lambda c: c.request.workload.precision is not DType.FP32 and c.request.workload.matmul is MatmulRecipe.WORKING,
@@ -239,7 +239,7 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("products compute in fp32: mixed precision is not on"),
         "print a parameter's dtype and torch.is_autocast_enabled(); kernel names with s16816 or bf16, not sgemm or tf32",
     ),
-    Cause(
+    SpeedCause(
         "low-precision-off",
         _where(
             lambda c: c.request.workload.matmul is not MatmulRecipe.WORKING,
@@ -248,7 +248,7 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("products compute in 16 bits: low precision is not on"),
         "torch.profiler: e4m3 or fp8 in the names of matrix products",
     ),
-    Cause(
+    SpeedCause(
         "small-microbatch",
         _where(
             lambda c: microbatch_of(c.request, c.stated) > 1,
@@ -257,7 +257,7 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("micro-batches are of one sequence"),
         "the micro-batch and the accumulation steps that the log prints at its start",
     ),
-    Cause(
+    SpeedCause(
         "half-the-devices",
         _where(
             lambda c: c.replicas % 2 == 0,
@@ -266,13 +266,13 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         words("half of the devices take part"),
         "the world size that the log prints at its start; nvidia-smi on each node: are all devices busy?",
     ),
-    Cause(
+    SpeedCause(
         "counts-one-device",
         _where(lambda c: c.world > 1, lambda c: replace(c, counted=1.0 / c.world)),
         words("the figure is of one device, not of all"),
         "the log's own unit: tokens a second of a device, or of all? Then add /gpu to the figure",
     ),
-    Cause(
+    SpeedCause(
         "clocks",
         lambda case, factor: _on_devices(case, matrix=factor, low_precision_matrix=factor),
         words("devices multiply {} times slower: clocks are down, or others share them"),
@@ -280,14 +280,14 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         # From boost down to base clocks, 1980 and 1590 MHz of an H100 SXM; a slowdown by heat halves them or more.
         lambda _: Extent(4.0, 1.05, 2.0),
     ),
-    Cause(
+    SpeedCause(
         "links",
         _links,
         lambda case, factor: links_said(case.request.cluster, factor),
         LINKS_CHECK,
         lambda case: links_extent(case.request.cluster),
     ),
-    Cause(
+    SpeedCause(
         "host",
         lambda case, factor: _on_devices(case, host=factor),
         words("hosts launch kernels {} times slower: few cores a process, debugging or profiling on, slow Python"),
@@ -295,7 +295,7 @@ CAUSES: tuple[Cause[TrainingCase], ...] = (
         # Hosts of one class differ by 2; a process with one core for its threads, or a debug build, is slower by more.
         lambda _: Extent(10.0, 1.5, 4.0),
     ),
-    Cause(
+    SpeedCause(
         "experts-uneven",
         _experts,
         lambda _, factor: f"tokens spread unevenly over experts, as a power law of exponent {factor - 1.0:.2g}",

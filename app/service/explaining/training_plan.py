@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from meshwright.app.base.figures import gib
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.app.service.explaining.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ

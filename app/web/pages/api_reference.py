@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from meshwright.app.base.templates import Code, Link, Words
+from meshwright.app.base.templates import Code, Hyperlink, Words
 from meshwright.app.web.pages.layout import render
 from meshwright.app.web.pages.routes import PageRoute
 
@@ -103,7 +103,7 @@ def _type(schema: Schema) -> Words:
     """The type of a value; other documents are links."""
     if "$ref" in schema:
         name = str(schema["$ref"]).rpartition("/")[2]
-        return Link(f"#{name}", name)
+        return Hyperlink(f"#{name}", name)
     for joined in ("anyOf", "oneOf", "allOf"):
         if joined in schema:
             return _joined(" or ", dict.fromkeys(_type(each) for each in schema[joined]))

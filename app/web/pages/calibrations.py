@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from meshwright.app.base.errors import CalibrationNotFoundError, NoSuchError
 from meshwright.app.base.figures import counted, percent, significant
-from meshwright.app.base.templates import Link, Words
+from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import Cursor, before_of, cursor_of, page_of
 from meshwright.app.pictures.charts import Axis, Point, scatter_chart
 from meshwright.app.requests.calibrations import provenance_of
@@ -68,7 +68,7 @@ def show_calibration(request: Request, caller: PageReader, reference: str) -> Re
         "calibration.html",
         key=row.key,
         version=f"{row.version:,}",
-        newer=Link(f"/calibrations/{newest.key}@{newest.version}", f"version {newest.version:,}") if is_newer else None,
+        newer=Hyperlink(f"/calibrations/{newest.key}@{newest.version}", f"version {newest.version:,}") if is_newer else None,
         newer_since=moment(newest.created_at),
         stored=moment(row.created_at),
         samples=f"{row.samples:,}",
@@ -87,7 +87,7 @@ def show_calibration(request: Request, caller: PageReader, reference: str) -> Re
 
 def _row(row: CalibrationSummary) -> tuple[Words, ...]:
     name = f"{row.key}@{row.version}"
-    return Link(f"/calibrations/{name}", name), moment(row.created_at), f"{row.samples:,}", row.source
+    return Hyperlink(f"/calibrations/{name}", name), moment(row.created_at), f"{row.samples:,}", row.source
 
 
 def _learned(calibration: Calibration) -> list[str]:
@@ -151,7 +151,7 @@ def _errors(calibration: Calibration) -> list[tuple[str, ...]]:
 
 
 def _question(question: Question) -> tuple[Words, str]:
-    of_plan = "none yet" if question.plan is None else Link(f"/plans/{question.plan}", _named(question))
+    of_plan = "none yet" if question.plan is None else Hyperlink(f"/plans/{question.plan}", _named(question))
     state = "current"
     if question.stale_since is not None:
         state = f"stale since {moment(question.stale_since)}: {question.stale_reason}"

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Query, Request, Response
 
 from meshwright.app.base.errors import CheckNotFoundError
 from meshwright.app.base.figures import gib, seconds, significant
-from meshwright.app.base.templates import Link, Words
+from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import PRINTABLE, Cursor, before_of, cursor_of, page_of
-from meshwright.app.pictures.charts import Axis, Point, Series, line_chart
+from meshwright.app.pictures.charts import Axis, ChartSeries, Point, line_chart
 from meshwright.app.store.checks import CheckRepository, StoredCheck
 from meshwright.app.web.pages.layout import following, moment, render
 from meshwright.app.web.pages.routes import PageReader, PageRoute
@@ -62,7 +62,7 @@ def show_trend(request: Request, caller: PageReader, project: Name, plan: Name) 
         project=_of_project(project),
         drawings=[_course(name, points) for name in dict.fromkeys(name for point in points for name in point.figures)],
         rows=[
-            (Link(f"/checks/{point.check}", moment(point.created_at)), point.verdict, "; ".join(point.findings))
+            (Hyperlink(f"/checks/{point.check}", moment(point.created_at)), point.verdict, "; ".join(point.findings))
             for point in reversed(points)
         ],
     )
@@ -88,12 +88,12 @@ def show_check(request: Request, caller: PageReader, check_id: str) -> Response:
 def _row(stored: StoredCheck) -> tuple[Words, ...]:
     item = check_item(stored)
     verdict = "passed" if item.passed else "failed"
-    place = Link(f"/checks/{item.id}", moment(item.created_at))
+    place = Hyperlink(f"/checks/{item.id}", moment(item.created_at))
     return place, _of_project(item.project), verdict, _counts(item.counts)
 
 
 def _plan_row(project: str, plan: dict[str, Any]) -> tuple[Words, ...]:
-    course = Link(f"/checks/trend?{urlencode({'project': project, 'plan': plan['name']})}", plan["name"])
+    course = Hyperlink(f"/checks/trend?{urlencode({'project': project, 'plan': plan['name']})}", plan["name"])
     findings = "; ".join(finding["message"] for finding in plan["findings"])
     return course, plan["verdict"], _speed(plan["was"]), _speed(plan["now"]), findings
 
@@ -106,8 +106,8 @@ def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{number} {verdict}" for verdict, number in counts.items() if number)
 
 
-def _of_project(project: str) -> Link:
-    return Link(f"/checks?{urlencode({'project': project})}", project)
+def _of_project(project: str) -> Hyperlink:
+    return Hyperlink(f"/checks?{urlencode({'project': project})}", project)
 
 
 def _course(name: str, points: Sequence[TrendPoint]) -> tuple[str, str]:
@@ -118,4 +118,4 @@ def _course(name: str, points: Sequence[TrendPoint]) -> tuple[str, str]:
         Point(number, point.figures[name], f"{moment(point.created_at)}: {text(point.figures[name])}") for number, point in told
     )
     title = f"{name.replace('_', ' ')} over checks"
-    return title, line_chart(title, Axis("check, oldest left"), Axis(name, text), [Series("", drawn)])
+    return title, line_chart(title, Axis("check, oldest left"), Axis(name, text), [ChartSeries("", drawn)])

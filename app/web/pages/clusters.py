@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from meshwright.app.base.figures import gib, significant
-from meshwright.app.base.templates import Link, Words
+from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import Cursor, before_of, cursor_of, page_of
 from meshwright.app.service.replans import FleetService, PutOptions, ReplanOptions, ReplanPolicy
 from meshwright.app.store.fleet import Registered, RegisteredKind, RegisteredRepository
@@ -72,7 +72,7 @@ def show_cluster(request: Request, caller: PageReader, name: str, version: Numbe
         plans=[_question(each) for each in questions],
         replans=replans_rows(batches, started),
         versions=[
-            (Link(f"/clusters/{name}?version={each.version}", str(each.version)), moment(each.created_at), _row(each)[1])
+            (Hyperlink(f"/clusters/{name}?version={each.version}", str(each.version)), moment(each.created_at), _row(each)[1])
             for each in versions
         ],
     )
@@ -100,7 +100,7 @@ def _row(each: Registered) -> tuple[Words, ...]:
     groups = json.loads(each.document)["groups"]
     devices = sum(group["nodes"] * group["node"]["devices_per_node"] for group in groups)
     named = ", ".join(f"{group['nodes']} x {group['node']['name']}" for group in groups)
-    place = Link(f"/clusters/{each.name}", each.name)
+    place = Hyperlink(f"/clusters/{each.name}", each.name)
     return place, f"{devices:,} ({named})", f"{each.version:,}", moment(each.created_at)
 
 
@@ -122,7 +122,7 @@ def _rate(bytes_per_s: float) -> str:
 def _question(question: Question) -> tuple[Words, ...]:
     document = json.loads(question.document)
     state = f"stale since {moment(question.stale_since)}: {question.stale_reason}" if question.stale_since else "current"
-    of_plan = "none yet" if question.plan is None else Link(f"/plans/{question.plan}", question.plan[:SHORT_DIGEST])
+    of_plan = "none yet" if question.plan is None else Hyperlink(f"/plans/{question.plan}", question.plan[:SHORT_DIGEST])
     model = document.get("model", {})
     named = question.model or (
         model.get("catalog") or model.get("name") or "given in full" if isinstance(model, dict) else model

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from meshwright.app.base.figures import axes, counted, gib, percent, seconds, speed_in_words
 from meshwright.app.base.plan_words import certificate_in_words, devices_left
-from meshwright.app.base.templates import Link, Words
+from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.pictures.drawings import stages_of
 from meshwright.app.pictures.load_drawings import exchange_drawing
 from meshwright.app.web.pages.layout import render
@@ -69,7 +69,7 @@ def _beside(old: AnsweredRequest, new: AnsweredRequest) -> list[tuple[Words, ...
         (name, before, after, "" if before == after else "changed")
         for (name, before), (_, after) in zip(_facts(old), _facts(new), strict=True)
     ]
-    links = (Link(f"/plans/{each.plan.digest}", "see it") for each in (old, new))
+    links = (Hyperlink(f"/plans/{each.plan.digest}", "see it") for each in (old, new))
     return [*rows, ("plan", *links, "")]
 
 

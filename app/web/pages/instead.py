@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from meshwright.app.base.figures import amount, gib, significant
-from meshwright.app.base.templates import Link
+from meshwright.app.base.templates import Hyperlink
 from meshwright.app.requests.named_plans import names_of, request_of_name
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.web.pages.builder import planned
@@ -34,7 +34,7 @@ def show_other(
     return render(
         request,
         "instead.html",
-        plan=Link(f"/plans/{digest}", answered.plan.model),
+        plan=Hyperlink(f"/plans/{digest}", answered.plan.model),
         digest=digest,
         name=name,
         facts=_said(answered.plan, name),

@@ -13,7 +13,7 @@ from fastapi.responses import PlainTextResponse
 from meshwright.app.base.documents import parse_document
 from meshwright.app.base.errors import NoSuchError
 from meshwright.app.base.quoting import shell_comment
-from meshwright.app.base.templates import Link
+from meshwright.app.base.templates import Hyperlink
 from meshwright.app.launching.exporters import own_launcher, startable_by
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers import Scheduler, schedulers_of
@@ -53,7 +53,7 @@ async def show_launch(
         request,
         "launch.html",
         status=200 if problem is None else 422,
-        plan=Link(f"/plans/{digest}", answered.plan.model or "the plan"),
+        plan=Hyperlink(f"/plans/{digest}", answered.plan.model or "the plan"),
         digest=digest,
         launcher=chosen.value,
         launchers=[(each.value, each.value) for each in able],
@@ -120,11 +120,11 @@ def _files(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _shown_files(
     digest: str, found: dict[str, Any], launcher: Launcher, scheduler: Scheduler | str
-) -> list[tuple[str, Link, str]]:
+) -> list[tuple[str, Hyperlink, str]]:
     """Files of a launch by name, where to take them, and their texts; that of the script is shown as the command."""
     shown = []
     for name, text in _files(found):
         query = urlencode({"launcher": launcher.value, "scheduler": str(scheduler), "name": name})
-        taken = Link(f"/plans/{digest}/launch/file?{query}", "take this file")
+        taken = Hyperlink(f"/plans/{digest}/launch/file?{query}", "take this file")
         shown.append((name, taken, "" if name == SCRIPT_NAME else text))
     return shown

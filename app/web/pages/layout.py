@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 
-from meshwright.app.base.templates import Link, Templates
+from meshwright.app.base.templates import Hyperlink, Templates
 from meshwright.app.pictures.page import TEMPLATES
 
 COOKIE = "meshwright_key"
@@ -45,12 +45,12 @@ def render(
     )
 
 
-def following(place: str, words: str, cursor: str | None, **filters: str | None) -> Link | None:
+def following(place: str, words: str, cursor: str | None, **filters: str | None) -> Hyperlink | None:
     """Return a link to the next page of a list, where its cursor says that there is one; filters that are None are left out."""
     if cursor is None:
         return None
     given = {"cursor": cursor, **filters}
-    return Link(f"{place}?{urlencode({name: value for name, value in given.items() if value is not None})}", words)
+    return Hyperlink(f"{place}?{urlencode({name: value for name, value in given.items() if value is not None})}", words)
 
 
 def moment(when: datetime) -> str:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from meshwright.app.base.documents import parse_document
 from meshwright.app.base.figures import percent, seconds, significant
 from meshwright.app.base.quoting import csv_text
-from meshwright.app.base.templates import Link
+from meshwright.app.base.templates import Hyperlink
 from meshwright.app.pictures.load_drawings import distribution_drawings, load_drawings, over_time_drawings
 from meshwright.app.pictures.simulation_trace import simulation_trace
 from meshwright.app.service.load import load_course
@@ -33,15 +33,15 @@ async def show_load(request: Request, caller: PageReader, digest: str) -> Respon
     return render(
         request,
         "load.html",
-        plan=Link(f"/plans/{digest}", "The plan"),
+        plan=Hyperlink(f"/plans/{digest}", "The plan"),
         said=_said(course),
         percentiles=_percentiles(course["simulation"]),
         drawings=[*load_drawings(course), *distribution_drawings(course), *over_time_drawings(course["simulation"])],
         unit=course["unit"],
         loads=_loads(course),
         files=[
-            Link(f"/plans/{digest}/load/csv", "the course (CSV)"),
-            Link(f"/plans/{digest}/load/trace", "a trace for Perfetto"),
+            Hyperlink(f"/plans/{digest}/load/csv", "the course (CSV)"),
+            Hyperlink(f"/plans/{digest}/load/trace", "a trace for Perfetto"),
         ],
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import Engine
 
-from meshwright.app.base.templates import Link, Words
+from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import Cursor, NameFilter, before_of, cursor_of, page_of
 from meshwright.app.pictures.asked import article
 from meshwright.app.store.plans import PlanFilter, PlanStore, Staleness
@@ -84,38 +84,38 @@ def _plan_page(request: Request, caller: Principal, digest: str, drawn: Mapping[
         stale_since=None if since is None else moment(since),
         actions=_actions(drawn, digest, caller),
         runs=runs_rows([run_item(row) for row in rows]),
-        all_runs=Link(f"/runs?plan={digest}", "All runs of it") if more else None,
+        all_runs=Hyperlink(f"/runs?plan={digest}", "All runs of it") if more else None,
         files=_files(drawn, digest),
     )
 
 
-def _actions(drawn: Mapping[str, Any], digest: str, caller: Principal) -> list[Link]:
+def _actions(drawn: Mapping[str, Any], digest: str, caller: Principal) -> list[Hyperlink]:
     """Links to all that can be done with a plan."""
     if not drawn["is_feasible"]:
         return []
-    places = [Link(f"/plans/{digest}/launch", "Launch it"), Link(f"/diff?old={digest}", "Compare it with another")]
+    places = [Hyperlink(f"/plans/{digest}/launch", "Launch it"), Hyperlink(f"/diff?old={digest}", "Compare it with another")]
     if drawn["has_step"]:
-        places.append(Link(f"/plans/{digest}/step", "Look at a step closely"))
+        places.append(Hyperlink(f"/plans/{digest}/step", "Look at a step closely"))
     if drawn["is_serving"]:
-        places.append(Link(f"/plans/{digest}/load", "See it under load"))
+        places.append(Hyperlink(f"/plans/{digest}/load", "See it under load"))
     if caller.may(Scope.CALIBRATIONS_WRITE):
-        places.append(Link(f"/plans/{digest}/run", "Report a run of it"))
+        places.append(Hyperlink(f"/plans/{digest}/run", "Report a run of it"))
     return places
 
 
-def _files(drawn: Mapping[str, Any], digest: str) -> list[Link]:
+def _files(drawn: Mapping[str, Any], digest: str) -> list[Hyperlink]:
     """The files that a plan can be taken away as."""
     files = [("document", "plan document (JSON)"), ("page", "this page as a file")]
     if drawn["is_feasible"]:
         files += [("stages.csv", "its stages (CSV)"), ("map", "rank map (SVG)"), ("memory", "memory (SVG)")]
     if drawn["has_step"]:
         files += [("timeline", "timeline (SVG)"), ("trace", "trace of a step for Perfetto")]
-    return [Link(f"/plans/{digest}/{name}", words) for name, words in files]
+    return [Hyperlink(f"/plans/{digest}/{name}", words) for name, words in files]
 
 
 def _row(item: PlanItem) -> tuple[Words, ...]:
     return (
-        Link(f"/plans/{item.digest}", item.model),
+        Hyperlink(f"/plans/{item.digest}", item.model),
         item.kind,
         f"{item.devices:,}" if item.feasible else "",
         "no plan" if item.tokens_per_s is None else f"{item.tokens_per_s:,.0f}",

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from meshwright.app.base.figures import counted, gib, percent, seconds
-from meshwright.app.base.templates import Link, Words
+from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import Cursor, before_of, cursor_of, page_of
 from meshwright.app.service.replans import ReplanService, ReplanWish
 from meshwright.app.store.principal import Principal, Scope
@@ -107,7 +107,7 @@ def replans_rows(batches: ReplanRepository, rows: Sequence[Replan]) -> list[tupl
     for batch in rows:
         counts = {outcome: number for outcome, number in batches.totals(batch.id).counts.items() if number}
         became = ", ".join(f"{number:,} {outcome.value}" for outcome, number in counts.items()) or "nothing was stale"
-        place = Link(f"/replans/{batch.id}", moment(batch.created_at))
+        place = Hyperlink(f"/replans/{batch.id}", moment(batch.created_at))
         shown.append((place, batch.cause, batch.cluster or "", batch.status, became))
     return shown
 
@@ -136,7 +136,7 @@ def _facts(batch: Replan, totals: Totals) -> list[tuple[str, str]]:
 def _row(item: ReplanItem) -> tuple[Words, ...]:
     both: Words = ""
     if item.old_plan and item.digest and item.outcome in (Outcome.BETTER, Outcome.WORSE, Outcome.UNCHANGED):
-        both = Link(f"/diff?{urlencode({'old': item.old_plan, 'new': item.digest})}", "compare")
+        both = Hyperlink(f"/diff?{urlencode({'old': item.old_plan, 'new': item.digest})}", "compare")
     change = ""
     if item.old_value and item.new_value is not None:
         off = item.new_value / item.old_value - 1
@@ -145,7 +145,7 @@ def _row(item: ReplanItem) -> tuple[Words, ...]:
         item.model or "",
         item.outcome,
         change,
-        "" if item.old_plan is None else Link(f"/plans/{item.old_plan}", "old"),
+        "" if item.old_plan is None else Hyperlink(f"/plans/{item.old_plan}", "old"),
         _new_plan(item),
         both,
         "" if item.switch_bytes is None else gib(item.switch_bytes),
@@ -156,5 +156,5 @@ def _row(item: ReplanItem) -> tuple[Words, ...]:
 
 def _new_plan(item: ReplanItem) -> Words:
     if item.outcome == Outcome.WAITING:
-        return "" if item.job is None else Link(f"/jobs/{item.job}", "its job")
-    return Link(f"/plans/{item.digest}", "new") if item.digest else ""
+        return "" if item.job is None else Hyperlink(f"/jobs/{item.job}", "its job")
+    return Hyperlink(f"/plans/{item.digest}", "new") if item.digest else ""

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from meshwright.app.base.figures import DURATION, RATE, SIZE, Quantity, gib, percent, read_quantity, seconds, significant
-from meshwright.app.base.templates import Link, Words
+from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import PRINTABLE, Cursor, NameFilter, before_of, cursor_of, page_of
 from meshwright.app.service.replans import ReplanOptions, ReplanPolicy
 from meshwright.app.service.runs import RunService
@@ -55,7 +55,7 @@ def list_runs(
     return render(
         request,
         "runs.html",
-        plan=None if plan is None else Link(f"/plans/{plan}", f"plan {plan[:SHORT_DIGEST]}"),
+        plan=None if plan is None else Hyperlink(f"/plans/{plan}", f"plan {plan[:SHORT_DIGEST]}"),
         rows=runs_rows([run_item(row) for row in rows]),
         more=following("/runs", "Older runs", older, model=model, plan=plan),
     )
@@ -102,7 +102,7 @@ def _form(
         request,
         "run.html",
         status=200 if error is None else 422,
-        plan=Link(f"/plans/{plan.digest}", plan.model),
+        plan=Hyperlink(f"/plans/{plan.digest}", plan.model),
         digest=plan.digest,
         problem=None if error is None else str(error),
         outcomes=_OUTCOMES,
@@ -117,7 +117,7 @@ def runs_rows(items: list[RunItem]) -> list[tuple[Words, ...]]:
     for item in items:
         figures = [f"{name}: {_beside(name, value, item.predicted.get(name))}" for name, value in item.measured.items()]
         told = "ran out of memory" if item.outcome is RunOutcome.OUT_OF_MEMORY else "; ".join(figures)
-        of_plan = Link(f"/plans/{item.plan}", item.plan[:SHORT_DIGEST])
+        of_plan = Hyperlink(f"/plans/{item.plan}", item.plan[:SHORT_DIGEST])
         rows.append((moment(item.created_at), item.model, of_plan, told, item.label))
     return rows
 

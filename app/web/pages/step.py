@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
-from meshwright.app.base.templates import Link
+from meshwright.app.base.templates import Hyperlink
 from meshwright.app.pictures.asked import part_of_step
 from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.pages.layout import render
@@ -41,8 +41,8 @@ async def show_step(request: Request, caller: PageReader, digest: str, start: Sh
     return render(
         request,
         "step.html",
-        plan=Link(f"/plans/{digest}", drawn["model"]),
-        ways=[Link(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways],
+        plan=Hyperlink(f"/plans/{digest}", drawn["model"]),
+        ways=[Hyperlink(f"/plans/{digest}/step?{_query(*way)}", name) for name, *way in ways],
         drawing=drawn["svg"],
     )
 

@@ -17,7 +17,7 @@ class PromptSharing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineFacts:
     """The layouts that a serving engine can run; its constants are in `costmodels.serving.engine_profile`.
 
     spreads_over_some         whether experts may be spread over some of the ranks of a stage; else over all or none

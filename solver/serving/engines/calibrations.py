@@ -27,8 +27,7 @@ from meshwright.costmodels.serving.attention import (
 )
 from meshwright.costmodels.serving.experts import expert_curve, routed_experts_s
 from meshwright.costmodels.serving.latency_law import learned_latencies
-from meshwright.costmodels.serving.operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s
-from meshwright.costmodels.serving.stage_ranks import stage_ranks
+from meshwright.costmodels.serving.operators import ServedOn, TokenSplit, head_s, operator_s, partial_sums_s, stage_ranks
 from meshwright.solver.answer.cluster_time import networks_used
 from meshwright.solver.answer.predicted import CalibrationUse
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload

@@ -19,9 +19,8 @@ from meshwright.costmodels.serving.engine_profile import (
     ServingPrecision,
 )
 from meshwright.costmodels.serving.memory import BlockMemory, CacheBytes, block_memory
-from meshwright.costmodels.serving.operators import ProductTimes, ServedOn, TokenSplit
+from meshwright.costmodels.serving.operators import ProductTimes, ServedOn, TokenSplit, stage_ranks
 from meshwright.costmodels.serving.speculation import Speculation, speculative_times, with_repeated_answers
-from meshwright.costmodels.serving.stage_ranks import stage_ranks
 from meshwright.costmodels.serving.step_time import (
     BlockTimes,
     ModelWork,

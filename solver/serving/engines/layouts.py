@@ -43,7 +43,7 @@ SPACE = (
 )
 
 
-class Work(StrEnum):
+class WorkerWork(StrEnum):
     """The work of a worker: prompts alone, or answers too."""
 
     PROMPTS = "prompts"
@@ -58,12 +58,12 @@ class Layout:
     first_rank: int
     grid: RankGrid
     pp: int
-    work: Work = field(default=Work.BOTH, kw_only=True)
+    work: WorkerWork = field(default=WorkerWork.BOTH, kw_only=True)
 
     @property
     def repeats_answers(self) -> bool:
         """True if ranks that share prompts decode, all of them the same tokens."""
-        return self.grid.cp > 1 and self.work is Work.BOTH
+        return self.grid.cp > 1 and self.work is WorkerWork.BOTH
 
     @property
     def answer_copies(self) -> int:
@@ -138,7 +138,7 @@ def worker_layouts(request: ServingRequest) -> Iterator[Layout]:
     yield from layouts(request)
     asked = ServingMode.AGGREGATED in request.search.modes and max(request.search.cp, default=1) > 1
     if asked and request.workload.speculation is None:
-        yield from (replace(layout, work=Work.BOTH) for layout in layouts(request, Tokens.SHARED))
+        yield from (replace(layout, work=WorkerWork.BOTH) for layout in layouts(request, Tokens.SHARED))
 
 
 def layouts(request: ServingRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[Layout]:
@@ -149,7 +149,7 @@ def layouts(request: ServingRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[
     """
     search, model = request.search, request.model
     speculation = request.workload.speculation
-    first, work = 0, Work.PROMPTS if tokens is Tokens.SHARED else Work.BOTH
+    first, work = 0, WorkerWork.PROMPTS if tokens is Tokens.SHARED else WorkerWork.BOTH
     of_layers = {name for name in set(model.layers) if is_layer(model, name)}
     n_layers = sum(1 for name in model.layers if name in of_layers)
     for group in request.cluster.groups:

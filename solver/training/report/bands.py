@@ -145,7 +145,7 @@ ASSUMED_FRAMEWORK = StepErrorModel(
 
 
 @dataclass(frozen=True, slots=True)
-class KernelShare:
+class KernelTimeShare:
     """A kind of kernel that the model runs: its share of the compute time of a micro-batch, and its error."""
 
     kind: KernelKind | VectorKernel
@@ -207,7 +207,7 @@ def unmeasured_kernels(request: TrainingRequest) -> tuple[str | None, float]:
     return widest, 0.0 if widest is None else errors[widest]
 
 
-def kernel_shares(request: TrainingRequest, device: Device) -> list[KernelShare]:
+def kernel_shares(request: TrainingRequest, device: Device) -> list[KernelTimeShare]:
     """Kinds of kernels by their share of one unsharded sequence's compute on a device, largest first."""
     workload, model = request.workload, request.model
     sizes = {**model.dims, BATCH: 1, SEQ: workload.seq_len}
@@ -226,7 +226,7 @@ def kernel_shares(request: TrainingRequest, device: Device) -> list[KernelShare]
     total = sum(seconds.values())
     head_dim = model.dims.get(HEAD_DIM, 128)
     return [
-        KernelShare(kind, part_s / total, kernel_error(device, workload.precision, kind, head_dim=head_dim))
+        KernelTimeShare(kind, part_s / total, kernel_error(device, workload.precision, kind, head_dim=head_dim))
         for kind, part_s in sorted(seconds.items(), key=lambda item: (-item[1], item[0].value))
     ]
 

@@ -16,7 +16,15 @@ from meshwright.solver.answer.reason import Reason
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.suggestions import Change, beside, more_nodes, restrictions_lifted, rounded, searching, with_targets
+from meshwright.solver.suggestions import (
+    RequestChange,
+    beside,
+    more_nodes,
+    restrictions_lifted,
+    rounded,
+    searching,
+    with_targets,
+)
 from meshwright.solver.training.space.implementation import implementation_of
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -48,7 +56,7 @@ TAKING_ALL = (Objective.THROUGHPUT, Objective.STEP_TIME)
 SMALLER_OPTIMIZERS = (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
 
 
-def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
+def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of changes, those that cost nothing first; memory that moves or shrinks helps where memory is short.
 
     Left out are changes under which all devices together can't hold the state of training.
@@ -84,7 +92,7 @@ def _may_hold_state(request: TrainingRequest) -> bool:
     return request.model.parameters() * (weights + states) <= held
 
 
-def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
+def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:
     is_target = reason.constraint.startswith("slo.")
     if is_target:
         yield (_reachable_target(request, reason),)
@@ -97,7 +105,7 @@ def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Chan
         yield tuple(_shorter(request, by) for by in SHORTER if request.workload.seq_len % by == 0)
 
 
-def training_improvements(request: TrainingRequest) -> Iterator[Sequence[Change]]:
+def training_improvements(request: TrainingRequest) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of changes that may make a plan better: choices that are not searched unless a request names them, what
     memory it may take, targets that decide how much of the cluster it takes, more nodes for a faster step."""
     yield from restrictions_lifted(request, TRAINING)
@@ -114,12 +122,12 @@ def is_tight(plan: Plan) -> bool:
     return plan.predicted is not None and (plan.predicted.chance_out_of_memory or 0.0) > SAFE
 
 
-def safer_risk(request: TrainingRequest) -> tuple[Change, ...]:
+def safer_risk(request: TrainingRequest) -> tuple[RequestChange, ...]:
     """The ladder of the request with a tight plan whose plan is safe."""
     return (searching(request, f"a risk of {SAFE:g} instead of {request.search.risk:g}", {"risk": SAFE}),)
 
 
-def safer_beside(surer: Change) -> Iterator[Sequence[Change]]:
+def safer_beside(surer: RequestChange) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of what may make a safe plan better: restrictions lifted, a smaller optimizer, state on the host."""
     request = surer.request
     assert isinstance(request, TrainingRequest), "a change keeps the kind of its request"
@@ -127,7 +135,7 @@ def safer_beside(surer: Change) -> Iterator[Sequence[Change]]:
         yield tuple(beside(surer, each) for each in ladder)
 
 
-def _looser_targets(request: TrainingRequest) -> Iterator[Change]:
+def _looser_targets(request: TrainingRequest) -> Iterator[RequestChange]:
     slo = request.slo
     for factor in LOOSER:
         targets: dict[str, float] = {}
@@ -139,7 +147,7 @@ def _looser_targets(request: TrainingRequest) -> Iterator[Change]:
             yield with_targets(request, targets)
 
 
-def _offloads(request: TrainingRequest) -> tuple[Change, ...]:
+def _offloads(request: TrainingRequest) -> tuple[RequestChange, ...]:
     """The parts of the state that may move to the host, wholly or in part; those that the request names stay as they are."""
     free: list[Sequence[str]] = [names for names in OFFLOADS if not any(getattr(request.search, name) for name in names)]
     parts: list[tuple[Sequence[str], Sequence[float], str]] = [(names, SHARES, "") for names in free]
@@ -151,7 +159,7 @@ def _offloads(request: TrainingRequest) -> tuple[Change, ...]:
     )
 
 
-def _less_memory(request: TrainingRequest, *, risks: Sequence[float] = (MAX_RISK,)) -> Iterator[Sequence[Change]]:
+def _less_memory(request: TrainingRequest, *, risks: Sequence[float] = (MAX_RISK,)) -> Iterator[Sequence[RequestChange]]:
     search = request.search
     if not search.optimizers:
         own = request.workload.optimizer
@@ -175,14 +183,14 @@ def reached_by(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _shorter(request: TrainingRequest, by: int) -> Change:
+def _shorter(request: TrainingRequest, by: int) -> RequestChange:
     seq_len = request.workload.seq_len // by
     words = f"sequences of {seq_len:,} tokens instead of {request.workload.seq_len:,}"
     workload = replace(request.workload, seq_len=seq_len)
-    return Change(words, {"workload.seq_len": json.dumps(seq_len)}, replace(request, workload=workload))
+    return RequestChange(words, {"workload.seq_len": json.dumps(seq_len)}, replace(request, workload=workload))
 
 
-def _reachable_target(request: TrainingRequest, reason: Reason) -> Change:
+def _reachable_target(request: TrainingRequest, reason: Reason) -> RequestChange:
     """The targets moved to what the fastest plan that fits is promised to take."""
     slo, tokens = request.slo, request.workload.global_batch * request.workload.seq_len
     changed: dict[str, float] = {}

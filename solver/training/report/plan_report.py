@@ -42,7 +42,7 @@ from meshwright.solver.training.report.equals import STEP_TIME, energy_of, equal
 from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
 from meshwright.solver.training.report.slo import slo_limit_s
 from meshwright.solver.training.search.best_first import decision_tables
-from meshwright.solver.training.search.partition import Shortfall
+from meshwright.solver.training.search.partition import MemoryShortfall
 from meshwright.solver.training.search.search_result import SearchResult, Solved
 from meshwright.solver.training.space.candidates import Candidate, launcher_schedules, summary
 from meshwright.solver.training.space.meshes import Mesh
@@ -246,7 +246,7 @@ def space_text(request: TrainingRequest) -> str:
     )
 
 
-def memory_reason(candidate: Candidate, shortfall: Shortfall, table: StageTable, *, risk: float) -> Reason:
+def memory_reason(candidate: Candidate, shortfall: MemoryShortfall, table: StageTable, *, risk: float) -> Reason:
     """Reason of a request in which no candidate fits: the one that comes closest, in numbers; ``table`` is of its stage."""
     law = table.law
     median = law.device_bytes(shortfall.need_bytes, overhead_bytes=table.parts.overhead_bytes)

@@ -182,7 +182,7 @@ def aim_of(request: TrainingRequest, costs: TrainingCosts, *, slowest_s: float) 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BoundedMembers:
     """Members with one candidate and one choice of the main block, and their bound. A candidate whose ``some_layers`` are
     recomputed has not yet a number of them."""
 

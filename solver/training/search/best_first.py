@@ -31,7 +31,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
 from meshwright.solver.training.costs.stage_table import Sharding, StageKind, StageTable
-from meshwright.solver.training.search.aims import Aim, Entry, LeastStepTime, Pending
+from meshwright.solver.training.search.aims import Aim, BoundedMembers, LeastStepTime, Pending
 from meshwright.solver.training.search.bounds import (
     EvenNeeds,
     Member,
@@ -41,7 +41,7 @@ from meshwright.solver.training.search.bounds import (
     least_shortfall_bytes,
 )
 from meshwright.solver.training.search.family_view import FamilyView
-from meshwright.solver.training.search.partition import ParameterLimit, Shortfall, cut, smallest_shortfall
+from meshwright.solver.training.search.partition import MemoryShortfall, ParameterLimit, cut, smallest_shortfall
 from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
 from meshwright.solver.training.space.candidates import Candidate, Family, RecomputedLayers, families
 from meshwright.solver.training.space.meshes import Mesh
@@ -72,7 +72,7 @@ class Entries:
     """Entries of a bundle that may be better than what is known, lowest bound first, those before ``done`` taken."""
 
     family: Family
-    entries: list[Entry]
+    entries: list[BoundedMembers]
     done: int = 0
 
 
@@ -118,11 +118,11 @@ class Bundling:
                 if node.done < len(node.entries):
                     yield node.entries[node.done].bound, node
 
-    def entries(self, bundle: Bundle, below: float) -> list[Entry]:
+    def entries(self, bundle: Bundle, below: float) -> list[BoundedMembers]:
         """Entries of a bundle that may beat ``below``, lowest bound first; of all others the first alone."""
         return FamilyView(self._shared, replace(bundle.family, places=bundle.places)).entries(below)
 
-    def members(self, family: Family, entry: Entry, below: float) -> list[tuple[float, Pending]]:
+    def members(self, family: Family, entry: BoundedMembers, below: float) -> list[tuple[float, Pending]]:
         """The members of an entry that may fit, with their bounds."""
         return FamilyView(self._shared, family).members(entry, below)
 
@@ -473,7 +473,7 @@ class _Search:
         self.n_extra += result.complete
         result.n_solved += 1
         solved = self._solve(member)
-        if isinstance(solved, Shortfall):
+        if isinstance(solved, MemoryShortfall):
             if not result.complete:
                 result.refuse(member.candidate, solved)
             return
@@ -531,9 +531,9 @@ class _Search:
             result.bound = left
         return result
 
-    def _solve(self, member: Member) -> Solved | Shortfall:
+    def _solve(self, member: Member) -> Solved | MemoryShortfall:
         decision = cut(member, self.costs, self.holds)
-        if isinstance(decision, Shortfall):
+        if isinstance(decision, MemoryShortfall):
             return decision
         cost = evaluate_decision(decision, member.tables)
         return Solved(decision, cost, self.aim.value(decision, cost, member.tables))

@@ -255,7 +255,7 @@ def _longest_even_rank_s(candidate: Candidate, rank_s: Sequence[FloatArray]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ScheduleWay:
     """A schedule with the recompute modes that its stages may choose from, or with some layers of each part recomputed."""
 
     pipelining: Pipelining
@@ -276,11 +276,11 @@ class SharedFigures:
         default_factory=dict
     )
     _bytes: dict[tuple[object, ...], FloatArray] = field(default_factory=dict)
-    _ways: dict[tuple[object, ...], tuple[Way, ...]] = field(default_factory=dict)
+    _ways: dict[tuple[object, ...], tuple[ScheduleWay, ...]] = field(default_factory=dict)
     _waiting: dict[tuple[object, ...], float] = field(default_factory=dict)
     _held: dict[tuple[object, ...], tuple[IntArray, IntArray, IntArray]] = field(default_factory=dict)
 
-    def ways_of(self, family: Family) -> tuple[Way, ...]:
+    def ways_of(self, family: Family) -> tuple[ScheduleWay, ...]:
         """The ways to run the members of a family, in the order of its candidates; last those that recompute some layers."""
         key = (family.mesh.pp > 1, family.recompute, family.pipelinings, family.layers)
         if key not in self._ways:
@@ -349,7 +349,7 @@ class SharedFigures:
         return self._bytes[key]
 
 
-def _of_whole_stages(family: Family) -> Iterator[Way]:
+def _of_whole_stages(family: Family) -> Iterator[ScheduleWay]:
     if family.layers is RecomputedLayers.SOME:
         return
     found: dict[Pipelining, list[tuple[Recompute, ...]]] = {}
@@ -357,17 +357,17 @@ def _of_whole_stages(family: Family) -> Iterator[Way]:
         for choice in choices:
             found.setdefault(choice, []).append(modes)
     for choice, sets in found.items():
-        yield from (Way(choice, modes, some_layers=False, is_bounded_by_work=True) for modes in sets)
+        yield from (ScheduleWay(choice, modes, some_layers=False, is_bounded_by_work=True) for modes in sets)
 
 
-def _of_some_layers(family: Family) -> Iterator[Way]:
+def _of_some_layers(family: Family) -> Iterator[ScheduleWay]:
     if family.layers is RecomputedLayers.ALL_OR_NONE:
         return
     pp = family.mesh.pp
     for each in family.pipelinings:
         choice = each.of_some_layers(pp)
         if choice is not None:
-            yield Way(choice, SOME_LAYERS, some_layers=True, is_bounded_by_work=pp > 1)
+            yield ScheduleWay(choice, SOME_LAYERS, some_layers=True, is_bounded_by_work=pp > 1)
 
 
 def shown_sends_s(sends_s: FloatArray, choice: Pipelining) -> tuple[FloatArray, FloatArray, FloatArray]:

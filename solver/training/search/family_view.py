@@ -18,8 +18,8 @@ from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.training.costs.evaluate import units_in_flight
 from meshwright.solver.training.costs.part_borders import cuts_of
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind
-from meshwright.solver.training.search.aims import Entry, Pending
-from meshwright.solver.training.search.bounds import SharedFigures, Way, shown_sends_s
+from meshwright.solver.training.search.aims import BoundedMembers, Pending
+from meshwright.solver.training.search.bounds import ScheduleWay, SharedFigures, shown_sends_s
 from meshwright.solver.training.search.bundle_kernels import (
     ROUNDING,
     any_borders_bounds,
@@ -209,12 +209,12 @@ class FamilyView:
             row[~suiting] = np.inf
         return work, floors
 
-    def _passes(self, work: LeastWork, way: Way, below: float) -> float:
+    def _passes(self, work: LeastWork, way: ScheduleWay, below: float) -> float:
         """Passes of all layers that the step of a way takes at least, if it may take less than ``below``."""
         waits = partial(self.shared.waiting_of, self.first, way.pipelining, way.modes[0])
         return work.passes(way.modes, waits, pp=self.first.mesh.pp, n_microbatches=self.first.n_microbatches, below=below)
 
-    def _bounds(self, of: Laid, work: LeastWork, way: Way, below: FloatArray) -> FloatArray:
+    def _bounds(self, of: Laid, work: LeastWork, way: ScheduleWay, below: FloatArray) -> FloatArray:
         """[sharding] bounds of a way; what is no less than ``below`` [place] is not worked out further."""
         limit = below.repeat(len(self.choices.by_main))
         if not way.is_bounded_by_work:
@@ -232,22 +232,22 @@ class FamilyView:
         still = np.array([not place.offload.activations for place in self.family.places])
         return [still if way.some_layers else of_schedule[way.pipelining.schedule] for way in self._ways]
 
-    def candidate(self, way: Way) -> Candidate:
+    def candidate(self, way: ScheduleWay) -> Candidate:
         """The candidate of a way, of any place of state."""
         whole = self.first.choices.with_layers(None)
         choices = whole.with_layers() if way.some_layers and self.first.mesh.pp > 1 else whole
         return replace(self.first, pipelining=way.pipelining, recompute=way.modes, choices=choices)
 
     @cached_property
-    def _ways(self) -> tuple[Way, ...]:
+    def _ways(self) -> tuple[ScheduleWay, ...]:
         return self.shared.ways_of(self.family)
 
-    def entries(self, below: float) -> list[Entry]:
+    def entries(self, below: float) -> list[BoundedMembers]:
         """Entries that may beat ``below``, lowest bound first; of all others the first alone."""
         n_main, places = len(self.choices.by_main), self.family.places
         everything = joined([self._laid(place) for place in places])
-        found: list[Entry] = []
-        losing: list[Entry] = []
+        found: list[BoundedMembers] = []
+        losing: list[BoundedMembers] = []
         work, floors = self._floors(everything, below)
         promising: npt.NDArray[np.bool_] = np.any(floors < below, axis=1)
         for way, floor, may_win in zip(self._ways, floors, promising, strict=True):
@@ -267,11 +267,11 @@ class FamilyView:
             for at, choice in taken:
                 bound = float(by_place[at, choice])
                 candidate = scheduled.at(places[at], scheduled.recompute)
-                entry = Entry(bound, candidate, self.choices.rows[self.choices.main][choice], way.some_layers)
+                entry = BoundedMembers(bound, candidate, self.choices.rows[self.choices.main][choice], way.some_layers)
                 (found if bound < below else losing).append(entry)
         return sorted(found or losing, key=lambda entry: entry.bound)
 
-    def members(self, entry: Entry, below: float) -> list[tuple[float, Pending]]:
+    def members(self, entry: BoundedMembers, below: float) -> list[tuple[float, Pending]]:
         """The members of an entry that may fit, with their bounds."""
         shardings = self.choices.with_main[entry.main]
         of, limit = self._laid(entry.candidate.place, shardings), np.full(len(shardings), below)

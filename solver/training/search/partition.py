@@ -16,7 +16,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.layer_dag import LayerDag, downsets
 from meshwright.solver.stages import memory_shortage, partition_layers
-from meshwright.solver.stages.longest import Found, least_objective
+from meshwright.solver.stages.longest import FoundPartition, least_objective
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, StageSpan, units_in_flight
 from meshwright.solver.training.costs.part_borders import EvenCuts, FirstLayers, cost_even_cuts, fastest_that_fits, roomiest
@@ -103,7 +103,7 @@ def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, wa
         held = cuts.inside @ figures.parameters
         fits = [fit & (held[None, :] - held[:, None] <= figures.most_parameters) for fit in fits]
 
-    def solve_within(limit_s: float, below_s: float) -> Found[list[_Cut]] | None:
+    def solve_within(limit_s: float, below_s: float) -> FoundPartition[list[_Cut]] | None:
         tail = np.full(len(cuts.sets), np.inf)
         tail[0] = 0.0
         came: list[tuple[Ints, Ints]] = []
@@ -120,7 +120,7 @@ def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, wa
             return None
         stages = _walked_back(came)
         longest = max(float(sums.times_and_ways_s(index)[0][cut]) for index, cut in enumerate(stages))
-        return Found(longest, float(tail[-1]), stages)
+        return FoundPartition(longest, float(tail[-1]), stages)
 
     best = least_objective(solve_within, n_microbatches, waiting=waiting)
     if best is None:
@@ -259,7 +259,7 @@ def _walked_back(came: list[tuple[Ints, Ints]]) -> list[_Cut]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortfall:
+class MemoryShortfall:
     """Why a member does not fit: the stage that is worst off in its roomiest split (framework overhead not counted)."""
 
     stage: int
@@ -304,21 +304,21 @@ class ParameterLimit:
         return self.most * candidate.mesh.stage_devices
 
 
-def cut(member: Member, costs: TrainingCosts, limit: ParameterLimit | None = None) -> Decision | Shortfall:
+def cut(member: Member, costs: TrainingCosts, limit: ParameterLimit | None = None) -> Decision | MemoryShortfall:
     """The fastest decision of a member that fits and keeps the limit, or by how much the roomiest of all lack memory."""
     candidate, tables = member.candidate, member.tables
     if not candidate.choices.lacks_layers:
         spans = partition_stages(candidate, tables, limit)
-        return spans if isinstance(spans, Shortfall) else Decision(candidate, member.sharding, spans)
+        return spans if isinstance(spans, MemoryShortfall) else Decision(candidate, member.sharding, spans)
     found = partition_some_layers(candidate, tables, costs.recomputed_layers, costs.allowed_layers, limit)
-    if isinstance(found, Shortfall):
+    if isinstance(found, MemoryShortfall):
         return found
     return Decision(candidate.of_first_layers(found.number), member.sharding, found.spans)
 
 
 def partition_stages(
     candidate: Candidate, tables: tuple[StageTable, ...], limit: ParameterLimit | None = None
-) -> tuple[StageSpan, ...] | Shortfall:
+) -> tuple[StageSpan, ...] | MemoryShortfall:
     """The fastest stages that fit and keep the limit, or by how much the roomiest of all lack memory."""
     if not candidate.pipelining.any_borders:
         return _even_parts(candidate, tables, limit)
@@ -351,7 +351,7 @@ def partition_some_layers(
     again: npt.NDArray[np.bool_],
     allowed: tuple[int, ...] = (),
     limit: ParameterLimit | None = None,
-) -> SomeLayers | Shortfall:
+) -> SomeLayers | MemoryShortfall:
     """The fastest even parts that recompute some of their layers, whose number is one of ``allowed`` if these are named.
 
     ``again`` [layer] says which layers can be recomputed. Each layer more takes longer, so for each cut the least number with
@@ -393,7 +393,7 @@ def _limited(candidate: Candidate, limit: ParameterLimit | None) -> _Limited:
 
 def _even_parts(
     candidate: Candidate, tables: tuple[StageTable, ...], limit: ParameterLimit | None
-) -> tuple[StageSpan, ...] | Shortfall:
+) -> tuple[StageSpan, ...] | MemoryShortfall:
     costed = cost_even_cuts(candidate, tables)
     allowed = None
     if limit is not None:
@@ -408,11 +408,11 @@ def _even_parts(
 
 def _parts_of_branches(
     candidate: Candidate, tables: tuple[StageTable, ...], dag: LayerDag, limit: ParameterLimit | None
-) -> tuple[StageSpan, ...] | Shortfall:
+) -> tuple[StageSpan, ...] | MemoryShortfall:
     figures = replace(_dag_figures(candidate, tables), **_limited(candidate, limit))
     found = partition_dag(dag, figures, n_microbatches=candidate.n_microbatches, waiting=tables[0].waiting)
     if found is None:
-        return Shortfall(*dag_shortage(dag, figures))
+        return MemoryShortfall(*dag_shortage(dag, figures))
     return tuple(
         StageSpan(stage.layers[0], stage.layers[-1], candidate.recompute[stage.config], stage.layers) for stage in found.stages
     )
@@ -440,12 +440,12 @@ def _costs(candidate: Candidate, tables: tuple[StageTable, ...]) -> _Costs:
     )
 
 
-def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> Shortfall:
+def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> MemoryShortfall:
     """The fullest stage of the split and recompute modes that lack least memory."""
     if not candidate.pipelining.any_borders:
         return _shortfall(cost_even_cuts(candidate, tables))
     if tables[0].dag is not None:
-        return Shortfall(*dag_shortage(tables[0].dag, _dag_figures(candidate, tables)))
+        return MemoryShortfall(*dag_shortage(tables[0].dag, _dag_figures(candidate, tables)))
     shortage = memory_shortage(
         static_bytes=tables[0].static_bytes,
         activation_bytes=_activation_bytes(candidate, tables),
@@ -454,12 +454,12 @@ def smallest_shortfall(candidate: Candidate, tables: tuple[StageTable, ...]) -> 
         in_flight=_in_flight(candidate),
     )
     assert shortage is not None, "the space has no more stages than layers"
-    return Shortfall(shortage.stage, shortage.need_bytes, shortage.have_bytes)
+    return MemoryShortfall(shortage.stage, shortage.need_bytes, shortage.have_bytes)
 
 
-def _shortfall(costed: EvenCuts) -> Shortfall:
+def _shortfall(costed: EvenCuts) -> MemoryShortfall:
     cut, rank = roomiest(costed)
-    return Shortfall(rank, float(costed.need_bytes[cut, rank]), float(costed.capacity_bytes[rank]))
+    return MemoryShortfall(rank, float(costed.need_bytes[cut, rank]), float(costed.capacity_bytes[rank]))
 
 
 def _capacities(tables: tuple[StageTable, ...]) -> npt.NDArray[np.generic]:

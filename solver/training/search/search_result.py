@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost
-from meshwright.solver.training.search.partition import Shortfall
+from meshwright.solver.training.search.partition import MemoryShortfall
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 
@@ -38,7 +38,7 @@ class SearchResult:
     best: Solved | None = None
     bound: float | None = None
     alternatives: list[Solved] = field(default_factory=list)
-    refused: dict[Mesh, tuple[Candidate, Shortfall]] = field(default_factory=dict)
+    refused: dict[Mesh, tuple[Candidate, MemoryShortfall]] = field(default_factory=dict)
     n_candidates: int = 0
     n_members: int = 0
     n_solved: int = 0
@@ -46,7 +46,7 @@ class SearchResult:
     near: list[Solved] = field(default_factory=list)
     all_near: bool = False
 
-    def refuse(self, candidate: Candidate, shortfall: Shortfall) -> None:
+    def refuse(self, candidate: Candidate, shortfall: MemoryShortfall) -> None:
         """Note a member that does not fit, if it is the closest of its mesh."""
         known = self.refused.get(candidate.mesh)
         if known is None or shortfall.lacking_bytes < known[1].lacking_bytes:

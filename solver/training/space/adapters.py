@@ -9,8 +9,8 @@ from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space, StageDegrees
 from meshwright.solver.problem.launchers.decoders import unlike
-from meshwright.solver.problem.launchers.nodes import ON_ONE_NODE, suits_equal_nodes
 from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.launchers.trainer import ON_ONE_NODE, suits_equal_nodes
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 

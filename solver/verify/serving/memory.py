@@ -21,7 +21,14 @@ from meshwright.costmodels.model.operators import Operator
 from meshwright.solver.answer.layouts import Workers
 from meshwright.solver.answer.stage import Axes, Stage
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.verify.rules import REPLICATE, Share, capacity_violations, owned_parameters, picked_dims, tied_copies
+from meshwright.solver.verify.rules import (
+    REPLICATE,
+    ModelSplit,
+    capacity_violations,
+    owned_parameters,
+    picked_dims,
+    tied_copies,
+)
 from meshwright.solver.verify.serving.degrees import kv_bytes_per_token, stage_ranks
 from meshwright.solver.verify.serving.load import draft_bytes, mean_lengths, proposed_tokens
 from meshwright.solver.verify.violation import Rule, Violation, at_most
@@ -39,7 +46,7 @@ def memory_violations(workers: Workers, request: ServingRequest, *, mean_batch: 
 
 
 @dataclass(frozen=True, slots=True)
-class _ServingShare(Share):
+class _ServingShare(ModelSplit):
     """Experts whole on ep groups of ranks, each split inside its group; copies of hot ones beside them."""
 
     expert_tp: int = 1
@@ -48,7 +55,7 @@ class _ServingShare(Share):
     def local(self, block: str, operator: Operator) -> dict[str, int]:
         """Sizes of dims on one rank."""
         if not picked_dims(operator):
-            return Share.local(self, block, operator)
+            return ModelSplit.local(self, block, operator)
         sizes = dict(self.sizes)
         sizes[EXPERTS] = (sizes[EXPERTS] + self.copies) // self.ep
         if EXPERT_FFN in sizes:
@@ -56,7 +63,7 @@ class _ServingShare(Share):
         return sizes
 
 
-def serving_share(axes: Axes, request: ServingRequest) -> Share:
+def serving_share(axes: Axes, request: ServingRequest) -> ModelSplit:
     """Every operator split over tp x kvp by the first dim that engines split."""
     workload = request.workload
     strategies = {}

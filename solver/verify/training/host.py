@@ -10,7 +10,7 @@ from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.rules import Share, devices_by_group
+from meshwright.solver.verify.rules import ModelSplit, devices_by_group
 from meshwright.solver.verify.training.memory import layer_activations, residual_splits, whole_state
 from meshwright.solver.verify.training.schedule import chunks, copies, held_at_most
 from meshwright.solver.verify.training.stage_bytes import training_share
@@ -38,7 +38,7 @@ def _place_violations(plan: PipelinePlan, stage: Stage, where: str) -> Iterator[
         yield Violation(Rule.HOST_MEMORY, where, "gradients on the host that are summed over ranks once a step")
 
 
-def _memory_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _memory_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: ModelSplit) -> Iterator[Violation]:
     """Yield a violation where the bytes on the host are not what was moved there, or where hosts lack room for all of their
     devices."""
     stage, where = plan.stages[index], f"plan.stages[{index}].memory.host_bytes"
@@ -63,7 +63,7 @@ def _memory_violations(plan: PipelinePlan, request: TrainingRequest, index: int,
             yield Violation(Rule.HOST_MEMORY, where, given, limit="host_memory")
 
 
-def _away_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, float]:
+def _away_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: ModelSplit) -> dict[Rule, float]:
     """Bytes of training state that lie not on the device, by kind."""
     whole, moved, memory = whole_state(plan, request, stage, share), stage.offload, stage.memory
     # Tied weights are stored once without a pipeline, and with one for each use.
@@ -84,7 +84,7 @@ def _on_drives(stage: Stage) -> set[Rule]:
     return {rule for rule, place in places.items() if place.value == "nvme"}
 
 
-def _drive_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _drive_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: ModelSplit) -> Iterator[Violation]:
     """Drives hold what was moved there, host memory two tiles of it (no smaller than a layer's mean), and a step takes as long
     as they need to read and write it: states in turn, weights for each pass."""
     stage, kinds = plan.stages[index], _on_drives(plan.stages[index])
@@ -117,7 +117,7 @@ def _drive_violations(plan: PipelinePlan, request: TrainingRequest, index: int, 
                 yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].{name}", given)
 
 
-def _link_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _link_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: ModelSplit) -> Iterator[Violation]:
     """A micro-batch waits for its weights to come up for both of its passes, and for its gradients to go down."""
     stage = plan.stages[index]
     if not (stage.offload.weights or stage.offload.gradients):

@@ -15,7 +15,7 @@ from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import GroupOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
-from meshwright.solver.verify.rules import Share, layer_violations
+from meshwright.solver.verify.rules import ModelSplit, layer_violations
 from meshwright.solver.verify.training.choice_rules import order_in_words, ranks_in_order, stage_choice_violations
 from meshwright.solver.verify.training.mixers import expert_axis_violations, sequence_violations
 from meshwright.solver.verify.training.schedule import schedule_violations
@@ -173,7 +173,7 @@ def branch_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
             yield Violation(Rule.LAYERS, "plan.stages", given)
 
 
-def side_bytes(stage: Stage, request: TrainingRequest, share: Share, *, split: int) -> float:
+def side_bytes(stage: Stage, request: TrainingRequest, share: ModelSplit, *, split: int) -> float:
     """Bytes kept for one micro-batch of tensors that layers of a stage read besides the stream they continue: each once.
 
     They lie as the residual stream between blocks does, split over ``split`` ranks of the tp axis.
@@ -196,7 +196,7 @@ def _read_names(model: ModelGraph, run: int) -> set[str]:
     return read if len(read) > 1 else set()
 
 
-def _tensor_bytes(model: ModelGraph, run: int, name: str, share: Share, dtype: DType) -> float:
+def _tensor_bytes(model: ModelGraph, run: int, name: str, share: ModelSplit, dtype: DType) -> float:
     block = model.block(model.chain[run].block)
     tensor = next(t for operator in block.operators for t in operator.inputs if t.name == name)
     return tensor.elements(share.sizes) * dtype.size_bytes

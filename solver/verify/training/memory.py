@@ -25,13 +25,13 @@ from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import adapted_state, adapted_transient_bytes
 from meshwright.solver.verify.launchers import Layers
-from meshwright.solver.verify.rules import Share, capacity_violations, owned_parameters, peak_violations, tied_copies
+from meshwright.solver.verify.rules import ModelSplit, capacity_violations, owned_parameters, peak_violations, tied_copies
 from meshwright.solver.verify.training.choice_rules import recomputed_of_part
 from meshwright.solver.verify.training.layout import side_bytes
 from meshwright.solver.verify.training.mixers import ranks_with_an_expert
 from meshwright.solver.verify.training.schedule import chunks, held_at_most
 from meshwright.solver.verify.training.stage_bytes import (
-    StateBytes,
+    CheckedStateBytes,
     entry_bytes,
     kept_bytes,
     loss_bytes,
@@ -57,7 +57,9 @@ def memory_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
     yield from peak_violations(plan.predicted, plan.stages)
 
 
-def _whole_optimizer_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
+def _whole_optimizer_bytes(
+    plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: ModelSplit
+) -> tuple[float, float]:
     """Least and most bytes of optimizer states of a stage's layers wherever they lie (`tied_copies`)."""
     least = most = 0.0
     for span in stage.blocks:
@@ -77,7 +79,9 @@ def _optimizer(plan: PipelinePlan, request: TrainingRequest) -> str:
     return (plan.optimizer or request.workload.optimizer).value
 
 
-def _states(plan: PipelinePlan, request: TrainingRequest, stage: Stage, optimizer: str) -> tuple[StateBytes, StateBytes]:
+def _states(
+    plan: PipelinePlan, request: TrainingRequest, stage: Stage, optimizer: str
+) -> tuple[CheckedStateBytes, CheckedStateBytes]:
     """Bytes a parameter takes: of those that dp x cp ranks share, and of experts, which fewer ranks share where they are spread
     (and then none within a part of the ranks)."""
     ranks, alike = plan.axes.dp * plan.axes.cp, stage.shard_ranks or ranks_with_an_expert(plan.axes)
@@ -85,7 +89,9 @@ def _states(plan: PipelinePlan, request: TrainingRequest, stage: Stage, optimize
     return shared, state_bytes(request.workload, optimizer, zero_stage=stage.zero_stage, shards=alike)
 
 
-def whole_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> dict[Rule, tuple[float, float]]:
+def whole_state(
+    plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: ModelSplit
+) -> dict[Rule, tuple[float, float]]:
     """Least and most bytes (`tied_copies`) of a stage's weights, gradients and optimizer states, wherever they lie."""
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
     owned = [(span.count, owned_parameters(request.model.block(span.block), share)) for span in stage.blocks]
@@ -108,7 +114,7 @@ def whole_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, shar
 
 
 def _state_violations(
-    plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share, where: str
+    plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: ModelSplit, where: str
 ) -> Iterator[Violation]:
     whole, memory, moved = whole_state(plan, request, stage, share), stage.memory, stage.offload
     for rule, claimed, gone in (
@@ -122,7 +128,7 @@ def _state_violations(
             yield Violation(rule, f"{where}.memory", given)
 
 
-def _waiting_gradients(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> tuple[float, float]:
+def _waiting_gradients(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: ModelSplit) -> tuple[float, float]:
     """Least and most bytes of gradients that can't be released: those of weights with several uses, with what lies beside them
     in the block that owns them; and those of copies."""
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
@@ -141,7 +147,7 @@ def _blocks_with_ties(request: TrainingRequest) -> set[str]:
     return {name for block, owner in ties for name in (block, owner.split("/")[0])}
 
 
-def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: Share) -> Iterator[Violation]:
+def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: ModelSplit) -> Iterator[Violation]:
     stage, where = plan.stages[index], f"plan.stages[{index}]"
     memory = stage.memory
     splits = residual_splits(plan, request)
@@ -222,7 +228,7 @@ def residual_splits(plan: PipelinePlan, request: TrainingRequest) -> tuple[int, 
     return (1, plan.axes.tp) if request.search.space is Space.FREE else (1,)
 
 
-def layer_activations(request: TrainingRequest, stage: Stage, share: Share, split: int) -> tuple[dict[int, float], float]:
+def layer_activations(request: TrainingRequest, stage: Stage, share: ModelSplit, split: int) -> tuple[dict[int, float], float]:
     """Bytes that each layer of a stage keeps for one micro-batch, and the most that one makes again in its backward pass."""
     dtype = request.workload.precision
     kept: dict[int, float] = {}
@@ -259,7 +265,7 @@ def _is_end(request: TrainingRequest, block: str) -> bool:
     return bool(kinds & {OperatorKind.EMBEDDING, OperatorKind.LOSS})
 
 
-def _transient_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share, span: LayerSpan) -> float:
+def _transient_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: ModelSplit, span: LayerSpan) -> float:
     """Bytes of a layer's state that are whole on the device while it runs, and lie split, on the host or nowhere else."""
     workload, moved = request.workload, stage.offload
     block = request.model.block(span.block)

@@ -10,8 +10,14 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.launchers.nodes import ON_ONE_NODE, suits_equal_nodes
-from meshwright.solver.problem.launchers.trainer import GptLayers, HostState, LlamaLayers, Trainer
+from meshwright.solver.problem.launchers.trainer import (
+    ON_ONE_NODE,
+    GptLayers,
+    HostState,
+    LlamaLayers,
+    Trainer,
+    suits_equal_nodes,
+)
 from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import adapter_violations, document_violations

@@ -16,7 +16,7 @@ from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.documents import latent_bytes
 from meshwright.solver.verify.launchers import Layers
-from meshwright.solver.verify.rules import Share, picked_dims
+from meshwright.solver.verify.rules import ModelSplit, picked_dims
 from meshwright.solver.verify.training.mixers import copies_after_exchange, crowded_rows, first_states_bytes, fullest_share
 from meshwright.solver.verify.training.sharding import strategies_by_operator
 
@@ -29,16 +29,16 @@ _REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
 offer."""
 
 
-def training_share(plan: PipelinePlan, request: TrainingRequest) -> Share:
+def training_share(plan: PipelinePlan, request: TrainingRequest) -> ModelSplit:
     """The division of a training plan: sizes of one micro-batch on one cp rank."""
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
     crowding = fullest_share(request, plan.axes.ep)
     layers = layers_of(request, plan.tp_overlap)
-    return Share(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding, layers)
+    return ModelSplit(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding, layers)
 
 
 @dataclass(frozen=True, slots=True)
-class StateBytes:
+class CheckedStateBytes:
     """Bytes of weights, gradients and optimizer state for each parameter that a rank stores."""
 
     weights: float
@@ -46,14 +46,14 @@ class StateBytes:
     optimizer: float
 
 
-def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, shards: int) -> StateBytes:
+def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, shards: int) -> CheckedStateBytes:
     """ZeRO 1, 2, 3 divide optimizer state, gradients, weights by dp x cp (Rajbhandari et al. 2020, section 5)."""
     master = 0 if workload.precision is DType.FP32 else 1
     stated = workload.implementation
     if workload.adapter is not None or (stated is not None and stated.trained == "adapters"):
         # Frozen weights have neither gradients nor optimizer state.
-        return StateBytes(workload.precision.size_bytes / (shards if zero_stage == 3 else 1), 0.0, 0.0)
-    return StateBytes(
+        return CheckedStateBytes(workload.precision.size_bytes / (shards if zero_stage == 3 else 1), 0.0, 0.0)
+    return CheckedStateBytes(
         weights=workload.precision.size_bytes / (shards if zero_stage == 3 else 1),
         gradients=workload.gradient_dtype.size_bytes / (shards if zero_stage >= 2 else 1),
         optimizer=4.0 * (master + _MOMENTS[optimizer]) / (shards if zero_stage >= 1 else 1),
@@ -67,12 +67,12 @@ def updated_by(plan: PipelinePlan, request: TrainingRequest, block: Block) -> st
     return "adamw" if chosen.value == "muon" and ends else chosen.value
 
 
-def entry_bytes(block: Block, share: Share, dtype: DType, *, split: int) -> float:
+def entry_bytes(block: Block, share: ModelSplit, dtype: DType, *, split: int) -> float:
     """Bytes of the tensor that enters a block from the one before, lying split over ``split`` ranks of the tp axis."""
     return _entry(block).elements(share.sizes) * dtype.size_bytes / split
 
 
-def kept_bytes(block: Block, share: Share, request: TrainingRequest, mode: Recompute, *, entry: float) -> float:
+def kept_bytes(block: Block, share: ModelSplit, request: TrainingRequest, mode: Recompute, *, entry: float) -> float:
     """Bytes that one copy of a block keeps for the backward pass of one micro-batch; ``entry`` is its own input's.
 
     A saved tensor lies as the operator that writes it leaves it, in the form that the framework keeps. Blocks with an
@@ -112,7 +112,7 @@ def kept_bytes(block: Block, share: Share, request: TrainingRequest, mode: Recom
     return total + entry * from_before / request.workload.precision.size_bytes
 
 
-def loss_bytes(block: Block, share: Share, dtype: DType) -> float:
+def loss_bytes(block: Block, share: ModelSplit, dtype: DType) -> float:
     """Bytes of the logits, later of their gradient, that a loss holds while it runs."""
     losses = [operator for operator in block.operators if operator.kind is OperatorKind.LOSS]
     return sum(op.inputs[0].elements(share.local(block.name, op)) * dtype.size_bytes for op in losses)

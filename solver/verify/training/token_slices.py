@@ -12,7 +12,7 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.verify.rules import Share
+from meshwright.solver.verify.rules import ModelSplit
 from meshwright.solver.verify.training.schedule import reading, schedule_reading
 from meshwright.solver.verify.violation import Rule, Violation, agrees
 
@@ -88,7 +88,7 @@ def _of_earlier_tokens(attention: Operator) -> bool:
     return own and attention.mask == "causal" and attention.window is None
 
 
-def kept_keys_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: Share) -> dict[int, float]:
+def kept_keys_bytes(plan: PipelinePlan, request: TrainingRequest, stage: Stage, share: ModelSplit) -> dict[int, float]:
     """Bytes of each layer's keys and values of one micro-batch that later slices of their sequences read: those of all slices
     but the last. Their gradients take as much, until the slice's own backward pass."""
     if len(plan.token_slices) < 2:

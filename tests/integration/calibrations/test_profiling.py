@@ -14,8 +14,8 @@ import pytest
 
 from meshwright.app.evidence.measuring.profiling import (
     RANGES,
-    Backend,
     ProfileTask,
+    ProfilingDevice,
     Shape,
     _middle_s,
     profile,
@@ -30,15 +30,15 @@ KINDS = frozenset(SampleKind)
 
 
 def test_every_kind_has_shapes_and_no_shape_twice() -> None:
-    shapes = shapes_of(Backend.CPU, KINDS, ranks=4)
+    shapes = shapes_of(ProfilingDevice.CPU, KINDS, ranks=4)
     assert len(set(shapes)) == len(shapes)
     assert {shape.kind for shape in shapes} == KINDS - {SampleKind.LAUNCH}
     assert {shape.ranks for shape in shapes if shape.kind is SampleKind.ALL_REDUCE} == {2, 4}
     assert SampleKind.LAUNCH not in {shape.kind for shape in shapes}
-    (launch,) = shapes_of(Backend.CPU, frozenset({SampleKind.LAUNCH}), ranks=1)
+    (launch,) = shapes_of(ProfilingDevice.CPU, frozenset({SampleKind.LAUNCH}), ranks=1)
     assert launch.kind is SampleKind.LAUNCH
-    assert {shape.kind for shape in shapes_of(Backend.CUDA, KINDS, ranks=1)} >= {SampleKind.LAUNCH, SampleKind.GEMM}
-    assert max(2.0 * s.m * s.n * s.k for s in shapes) <= RANGES[Backend.CPU].most_flops
+    assert {shape.kind for shape in shapes_of(ProfilingDevice.CUDA, KINDS, ranks=1)} >= {SampleKind.LAUNCH, SampleKind.GEMM}
+    assert max(2.0 * s.m * s.n * s.k for s in shapes) <= RANGES[ProfilingDevice.CPU].most_flops
 
 
 @pytest.mark.slow
@@ -48,10 +48,10 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
     pytest.importorskip("numpy")
     kinds = frozenset({SampleKind.STREAM, SampleKind.DECODE_ATTENTION} | ({SampleKind.BROADCAST} if ranks > 1 else set()))
     seen: list[tuple[int, int]] = []
-    task = ProfileTask("here", Backend.CPU, kinds, ranks=ranks, threads=1, repeat_s=1e-4)
+    task = ProfileTask("here", ProfilingDevice.CPU, kinds, ranks=ranks, threads=1, repeat_s=1e-4)
     samples = profile(task, lambda done, total, what: seen.append((done, total)))
     check_samples(samples)
-    assert len(samples) == len(shapes_of(Backend.CPU, kinds, ranks=ranks))
+    assert len(samples) == len(shapes_of(ProfilingDevice.CPU, kinds, ranks=ranks))
     assert seen == [(n, len(samples)) for n in range(1, len(samples) + 1)]
     assert set(samples.device.tolist()) == {"here"}
     assert all(software.startswith("torch ") for software in samples.software.tolist())
@@ -63,12 +63,14 @@ def test_a_cpu_is_measured(monkeypatch: pytest.MonkeyPatch, ranks: int) -> None:
 def test_a_part_of_the_shapes_is_measured(ranks: int, limit: dict[str, Any]) -> None:
     pytest.importorskip("torch")
     kinds = frozenset({SampleKind.STREAM})
-    task = ProfileTask("here", Backend.CPU, kinds, ranks=ranks, threads=1, repeat_s=1e-4, **limit)
+    task = ProfileTask("here", ProfilingDevice.CPU, kinds, ranks=ranks, threads=1, repeat_s=1e-4, **limit)
     samples = profile(task, lambda done, total, what: None)
     # One is begun before any clock can end it.
     assert len(samples) == limit.get("most", 1)
     sizes = samples.moved_bytes.tolist()
-    assert sizes == sorted(sizes) and set(sizes) < {shape.moved_bytes for shape in shapes_of(Backend.CPU, kinds, ranks=ranks)}
+    assert sizes == sorted(sizes) and set(sizes) < {
+        shape.moved_bytes for shape in shapes_of(ProfilingDevice.CPU, kinds, ranks=ranks)
+    }
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 13, 100, 1782])
@@ -85,11 +87,13 @@ def test_gpus_that_are_not_there() -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    task = ProfileTask("gpu", Backend.CUDA, KINDS, ranks=1, threads=1, repeat_s=1e-3)
+    task = ProfileTask("gpu", ProfilingDevice.CUDA, KINDS, ranks=1, threads=1, repeat_s=1e-3)
     with pytest.raises(SampleError, match="CUDA"):
         profile(task, lambda done, total, what: None)
     with pytest.raises(SampleError, match="nothing to measure"):
-        profile(replace(task, backend=Backend.CPU, kinds=frozenset({SampleKind.ALL_REDUCE})), lambda done, total, what: None)
+        profile(
+            replace(task, backend=ProfilingDevice.CPU, kinds=frozenset({SampleKind.ALL_REDUCE})), lambda done, total, what: None
+        )
 
 
 def test_without_pytorch_the_command_says_what_to_install(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ class Waiting:
 def middle_s(monkeypatch: pytest.MonkeyPatch, kind: SampleKind, *, ranks: int, kernels: Any) -> float:
     """Seconds of a kind on a machine of two cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    task = ProfileTask("here", Backend.CPU, KINDS, ranks=ranks, threads=1, repeat_s=1e-4)
+    task = ProfileTask("here", ProfilingDevice.CPU, KINDS, ranks=ranks, threads=1, repeat_s=1e-4)
     return _middle_s(kernels, Shape(kind, DType.FP32, moved_bytes=4, ranks=ranks), task)
 
 

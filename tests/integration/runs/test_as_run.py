@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from meshwright.app.base.settings import Settings
-from meshwright.app.evidence.logs.as_run import as_run
+from meshwright.app.evidence.logs.matching import as_run
 from meshwright.app.evidence.logs.stated import NOTHING_STATED, Stated, exactly
 from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.plan_documents import answer_document, read_plan_document

@@ -14,8 +14,7 @@ from meshwright.costmodels.model.split_dims import RankGrid, divides, leaves_par
 from meshwright.costmodels.queueing.step_times import StepTimes
 from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
 from meshwright.costmodels.serving.memory import CacheBytes, block_memory
-from meshwright.costmodels.serving.operators import ServedOn
-from meshwright.costmodels.serving.stage_ranks import stage_ranks
+from meshwright.costmodels.serving.operators import ServedOn, stage_ranks
 from meshwright.costmodels.serving.step_time import BlockTimes, ServingPrecision, TableRange, block_times, step_times
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph

@@ -17,8 +17,7 @@ from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.serving.attention import latent_cache, latent_prefill_s
 from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM, Quantised, ServingPrecision
 from meshwright.costmodels.serving.memory import CacheBytes, block_memory
-from meshwright.costmodels.serving.operators import ServedOn, fused_products
-from meshwright.costmodels.serving.stage_ranks import stage_ranks
+from meshwright.costmodels.serving.operators import ServedOn, fused_products, stage_ranks
 from meshwright.costmodels.serving.step_time import BlockTimes, TableRange, block_times
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from meshwright.app.launching.exporters.export import Engine, Export
+from meshwright.app.launching.exporters.export import Export, ReplicaEngine
 from meshwright.app.launching.exporters.schedulers.job import JobFile
 from meshwright.app.launching.exporters.schedulers.kubernetes import literal, manifest, resource_of
 from meshwright.app.launching.exporters.schedulers.serving import Role, Serving, require_launcher, servers_by_role
@@ -45,7 +45,7 @@ def service_file(launched: Export, answered: AnsweredRequest) -> JobFile:
     return JobFile(FILE, manifest([described]), f"kubectl apply -f {FILE}", said)
 
 
-def _require_plain(serving: Serving, engine: Engine) -> None:
+def _require_plain(serving: Serving, engine: ReplicaEngine) -> None:
     """Raise ExportError for a name that a shell would read."""
     if serving.servers.nodes > 1 and not _PLAIN.fullmatch(engine.model):
         raise ExportError(

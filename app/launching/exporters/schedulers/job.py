@@ -148,28 +148,28 @@ RAY: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class DeviceName:
     """A name for the devices of a plan, and what it takes for granted."""
 
     name: str
     assumptions: tuple[str, ...]
 
 
-def named(device: Device, names: Mapping[str, str], *, where: str) -> Named | None:
+def named(device: Device, names: Mapping[str, str], *, where: str) -> DeviceName | None:
     """Return the name of a plan's devices by a table, None where it has none."""
     known = devices_by_name().get(device.name)
     name = None if known is None else names.get(known.name)
     if known is not None:
-        return None if name is None else Named(name, ())
+        return None if name is None else DeviceName(name, ())
     # A device that a request describes has a name of its own; its calibration and memory say which it is.
     alike = [each for each in devices() if each.calibration == device.calibration and each.name in names]
     if not alike:
         return None
     name = names[min(alike, key=lambda each: abs(each.memory_bytes - device.memory_bytes)).name]
-    return Named(name, (f"the request's own devices are what {where} calls {name}",))
+    return DeviceName(name, (f"the request's own devices are what {where} calls {name}",))
 
 
-def require_named(device: Device, names: Mapping[str, str], *, where: str) -> Named:
+def require_named(device: Device, names: Mapping[str, str], *, where: str) -> DeviceName:
     """Return the name of a plan's devices by a table; raises ExportError where it has none."""
     found = named(device, names, where=where)
     if found is None:

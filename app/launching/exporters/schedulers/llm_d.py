@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from meshwright.app.base.quoting import yaml_text
-from meshwright.app.launching.exporters.export import Engine, Export
+from meshwright.app.launching.exporters.export import Export, ReplicaEngine
 from meshwright.app.launching.exporters.schedulers.job import JobFile
 from meshwright.app.launching.exporters.schedulers.kubernetes import literal, resource_of
 from meshwright.app.launching.exporters.schedulers.serving import Role, Serving, require_launcher, servers_by_role
@@ -102,7 +102,7 @@ def _pods(serving: Serving, image: str, resource: str, role: Role) -> dict[str, 
     }
 
 
-def _told_apart(engine: Engine) -> tuple[dict[str, int], list[str]]:
+def _told_apart(engine: ReplicaEngine) -> tuple[dict[str, int], list[str]]:
     """The degrees that the chart writes into the command, and all other words."""
     degrees = {"tensor": 1, "data": 1}
     rest: list[str] = []
@@ -115,7 +115,7 @@ def _told_apart(engine: Engine) -> tuple[dict[str, int], list[str]]:
     return degrees | {"dataLocal": degrees["data"], "workers": 1}, rest
 
 
-def _environment(engine: Engine, role: Role) -> list[dict[str, Any]]:
+def _environment(engine: ReplicaEngine, role: Role) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"name": name, "value": literal(value)} for name, value in engine.environment]
     if role is not Role.WORKER:
         found += [

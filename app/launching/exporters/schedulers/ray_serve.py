@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from meshwright.app.base.quoting import yaml_text
-from meshwright.app.launching.exporters.export import Engine, Export
+from meshwright.app.launching.exporters.export import Export, ReplicaEngine
 from meshwright.app.launching.exporters.schedulers.job import RAY, JobFile, named
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
 from meshwright.app.launching.exporters.schedulers.serving import Serving, require_launcher, serving_of
@@ -54,7 +54,7 @@ def service_file(launched: Export, answered: AnsweredRequest) -> JobFile:
     return JobFile(FILE, yaml_text({"applications": [application]}), f"serve deploy {FILE}", said)
 
 
-def _llm_config(serving: Serving, engine: Engine) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _llm_config(serving: Serving, engine: ReplicaEngine) -> tuple[dict[str, Any], tuple[str, ...]]:
     name = named(serving.device, RAY, where="Ray")
     config: dict[str, Any] = {
         "model_loading_config": {"model_id": engine.model.removeprefix("./"), "model_source": engine.model},

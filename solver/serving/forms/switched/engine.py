@@ -125,7 +125,7 @@ class SwitchedBuilder:
     """Builds workers that switch layouts from engines of one request."""
 
     def __init__(self, request: ServingRequest, builder: EngineBuilder, *, shortest_prompt: int):
-        self._resharding = Resharding(request.model, serving_precision(request.workload))
+        self._resharding = WeightReloads(request.model, serving_precision(request.workload))
         self._whole = builder.whole_model()
         self._shortest_prompt = shortest_prompt
 
@@ -190,7 +190,7 @@ def _with_overhead(engine: Engine, overhead_bytes: float) -> Engine:
 
 
 @dataclass(eq=False)
-class Resharding:
+class WeightReloads:
     """Bytes of a model's weights that devices load when layouts of one worker change; remembers what ranks share.
 
     Both layouts have one attention group and no kvp, and number the devices alike: stage by stage, ranks of a stage one after

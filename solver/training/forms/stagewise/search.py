@@ -32,7 +32,7 @@ from meshwright.solver.training.forms.joint_certificate import instead_of, still
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_plan
 from meshwright.solver.training.forms.stagewise.stage_sizes import (
     Borders,
-    Place,
+    StageBegin,
     Way,
     every_border,
     places,
@@ -296,7 +296,7 @@ class _Column:
 
     group: int
     size: int
-    place: Place
+    place: StageBegin
     ways: dict[int, list[Way]]
     border: int
 

@@ -71,7 +71,7 @@ def sized_request(request: TrainingRequest, group: NodeGroup, size: int, *, pp: 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StageBegin:
     """Where stages of a size may begin: behind the ``fewest`` to the ``most`` devices of earlier stages; and their borders."""
 
     fewest: int
@@ -79,7 +79,7 @@ class Place:
     borders: Borders
 
 
-def places(cluster: Cluster, index: int, size: int) -> tuple[Place, ...]:
+def places(cluster: Cluster, index: int, size: int) -> tuple[StageBegin, ...]:
     """Where stages of a size may lie in one of the cluster's groups, through which the pipeline goes in order.
 
     The first stage in a group receives from the one before it and the last sends to the one behind it, over the slower network.
@@ -87,7 +87,7 @@ def places(cluster: Cluster, index: int, size: int) -> tuple[Place, ...]:
     group = cluster.groups[index]
     start = sum(each.n_devices for each in cluster.groups[:index])
     end = start + group.n_devices - size
-    found: list[Place] = []
+    found: list[StageBegin] = []
     for fewest, most in ((start, start), (start + 1, end - 1), (max(start + 1, end), end)):
         if fewest > most:
             continue
@@ -102,7 +102,7 @@ def places(cluster: Cluster, index: int, size: int) -> tuple[Place, ...]:
         if found and found[-1].borders == borders:
             found[-1] = replace(found[-1], most=most)
         else:
-            found.append(Place(fewest, most, borders))
+            found.append(StageBegin(fewest, most, borders))
     return tuple(found)
 
 

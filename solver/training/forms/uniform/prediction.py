@@ -29,7 +29,7 @@ from meshwright.solver.training.costs.part_borders import FirstLayers
 from meshwright.solver.training.costs.stage_table import Sharding
 from meshwright.solver.training.report.plan_report import decided_plan, host_memory_reason, memory_reason
 from meshwright.solver.training.report.slo import slo_reason
-from meshwright.solver.training.search.partition import Shortfall
+from meshwright.solver.training.search.partition import MemoryShortfall
 from meshwright.solver.training.space.adapters import keeps_documents_together
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
 from meshwright.solver.training.space.implementation import implementation_of
@@ -62,7 +62,7 @@ def predict_pipelines(request: TrainingRequest, pipelines: Pipelines, placement:
     stage = cost.stages[worst]
     reason = crowded_reason(cost) or slo_reason(request, cost.step_time_s)
     if stage.need_bytes > stage.capacity_bytes:
-        shortfall = Shortfall(worst, stage.need_bytes, stage.capacity_bytes)
+        shortfall = MemoryShortfall(worst, stage.need_bytes, stage.capacity_bytes)
         reason = memory_reason(decision.candidate, shortfall, tables[worst], risk=request.search.risk)
     return judged(predicted, reason)
 

@@ -32,7 +32,7 @@ from meshwright.solver.training.report.plan_report import feasible_plan, infeasi
 from meshwright.solver.training.report.slo import slo_limit_s, slo_reason, steps_of
 from meshwright.solver.training.search.best_first import expand, search
 from meshwright.solver.training.search.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
-from meshwright.solver.training.search.partition import Shortfall, cut, smallest_shortfall
+from meshwright.solver.training.search.partition import MemoryShortfall, cut, smallest_shortfall
 from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
 from meshwright.solver.training.space.adapters import refuse_adapters, refuse_documents, refuse_models
 from meshwright.solver.training.space.candidates import Candidate, families
@@ -113,7 +113,7 @@ def _plan_in_given_order(
     return infeasible_plan(request, reason, n_candidates=result.n_candidates, n_solved=result.n_solved)
 
 
-def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: Shortfall) -> Reason:
+def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: MemoryShortfall) -> Reason:
     kinds = costs.stage_kinds(candidate)
     sharding = next(costs.shardings(candidate, kinds))
     table = costs.table(candidate, kinds[shortfall.stage], sharding)
@@ -131,7 +131,9 @@ def _unfinished_reason(result: SearchResult) -> Reason:
 # The candidate of an infeasible request that comes closest to fitting.
 
 
-def closest_to_fitting(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop) -> tuple[Candidate, Shortfall] | None:
+def closest_to_fitting(
+    request: TrainingRequest, costs: TrainingCosts, *, stop: Stop
+) -> tuple[Candidate, MemoryShortfall] | None:
     """Of an infeasible request, the candidate that lacks the least memory on its fullest stage; None if none divides."""
     waiting: list[tuple[float, int, Candidate, Sharding]] = []
     with costs.stopped_by(stop) as listing:
@@ -143,7 +145,7 @@ def closest_to_fitting(request: TrainingRequest, costs: TrainingCosts, *, stop: 
     if listing.was_stopped:
         return None
     heapq.heapify(waiting)
-    best: tuple[Candidate, Shortfall] | None = None
+    best: tuple[Candidate, MemoryShortfall] | None = None
     while waiting and not stop():
         bound, _, candidate, sharding = heapq.heappop(waiting)
         if best is not None and bound >= best[1].lacking_bytes:
@@ -177,7 +179,7 @@ def best_near(request: TrainingRequest, costs: TrainingCosts, known: Solved, *, 
             _, _, member = heapq.heappop(waiting)
             n_solved += 1
             decision = cut(member, costs)
-            if isinstance(decision, Shortfall):
+            if isinstance(decision, MemoryShortfall):
                 continue
             cost = evaluate_decision(decision, member.tables)
             if cost.fits and cost.step_time_s < best.value * (1 - RELATIVE_TIE):

@@ -14,8 +14,8 @@ from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, TraceArrivals
 from meshwright.solver.verify.rules import (
+    ModelSplit,
     Owned,
-    Share,
     band_violations,
     cost_violations,
     devices_by_group,
@@ -150,7 +150,7 @@ def _host_violations(layout: Switched, request: ServingRequest) -> Iterator[Viol
         yield Violation(Rule.HOST_MEMORY, f"{_HERE}.buffer_tokens", f"{prompts.buffer_tokens}, a mean prompt has {prompt}")
 
 
-def _owned(request: ServingRequest, block: str, share: Share) -> Owned:
+def _owned(request: ServingRequest, block: str, share: ModelSplit) -> Owned:
     return owned_parameters(request.model.block(block), share)
 
 

@@ -12,7 +12,7 @@ from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import script
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.requests.options import OneLine
-from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
+from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Verdict
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.reading import read_command
@@ -94,7 +94,7 @@ def test_the_script_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None:
     if own.stages[0].recompute.value == "full":
         sizes += " --gradient_checkpointing"
     read = stated(f"{launched} \\\n    {sizes}")
-    found = explained(Asked(launched, read, Question({}, ()), request))
+    found = explained(ReadCommand(launched, read, Question({}, ()), request))
     assert found.problems == () and found.plan is not None
     again = pipelines_of(found.plan)
     assert (again.axes, again.microbatch) == (own.axes, own.microbatch)
@@ -211,7 +211,7 @@ def test_a_better_plan_is_told_by_the_keys_that_differ(backend: dict[str, Any]) 
     work = training()["workload"] | {"seq_len": 1024}
     request = resolved(training(search={"launcher": "accelerate", "zero_stages": [3], "recompute": ["full"]}, workload=work))
     read = configured(num_processes=4, num_machines=1, **backend)
-    found = explained(Asked("", read, Question({}, ()), request))
+    found = explained(ReadCommand("", read, Question({}, ()), request))
     better = with_better(found, lambda asked: solve(asked, stop=never_stop, progress=ignore_progress)).better
     assert better is not None
     told = {each.flag.rpartition(".")[2]: (each.given, each.better) for each in better.differences}

@@ -11,7 +11,7 @@ from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import script
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.requests.options import OneLine
-from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
+from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Explanation, Verdict
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.reading import read_command
@@ -73,7 +73,7 @@ def test_the_script_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None:
     launched = script(export(plan, request, "deepspeed"))
     read = stated(launched)
     assert not [flag.name for flag in read.given if flag.standing is Standing.UNKNOWN]
-    found = explained(Asked(launched, read, Question({}, ()), request))
+    found = explained(ReadCommand(launched, read, Question({}, ()), request))
     assert found.problems == () and found.plan is not None
     own, again = pipelines_of(plan), pipelines_of(found.plan)
     assert (again.axes, again.microbatch, again.schedule) == (own.axes, own.microbatch, own.schedule)

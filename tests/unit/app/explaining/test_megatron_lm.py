@@ -11,7 +11,7 @@ from meshwright.app.launching.exporters import export
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.launching.flags.megatron_lm import MegatronFlags
 from meshwright.app.requests.options import OneLine
-from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, question_of, with_better
+from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, question_of, with_better
 from meshwright.app.service.explaining.explanation import Explanation, Verdict
 from meshwright.app.service.explaining.launchers.megatron_lm import layers_of_parts
 from meshwright.app.service.explaining.reading import read_command
@@ -61,7 +61,7 @@ def test_the_command_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None
     command = export(plan, request, "megatron-lm").command
     read = read_command(command)
     assert not [flag.name for flag in read.given if flag.standing is Standing.UNKNOWN]
-    found = explained(Asked(command, read, Question({}, ()), request))
+    found = explained(ReadCommand(command, read, Question({}, ()), request))
     assert found.problems == () and found.plan is not None
     own, again = pipelines_of(plan), pipelines_of(found.plan)
     assert (again.axes, again.microbatch, again.schedule) == (own.axes, own.microbatch, own.schedule)

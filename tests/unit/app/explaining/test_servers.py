@@ -11,7 +11,7 @@ from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
 from meshwright.app.requests.options import OneLine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
-from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained, with_better
+from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Difference, Explanation, Verdict
 from meshwright.app.service.explaining.reading import read_command
 from meshwright.costmodels.errors import InvalidInputError
@@ -62,7 +62,7 @@ def test_the_command_of_a_plan_predicts_the_plan(launcher: Launcher, given: dict
     plan = predict(request, drawn)
     assert isinstance(plan.layout, Replicas)
     command = commands(export(plan, request, launcher.value))
-    found = explained(Asked(command, read_command(command), Question({}, ()), request))
+    found = explained(ReadCommand(command, read_command(command), Question({}, ()), request))
     assert found.problems == () and found.plan is not None
     assert isinstance(found.plan.layout, Replicas)
     assert found.plan.predicted == plan.predicted

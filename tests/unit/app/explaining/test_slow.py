@@ -11,7 +11,7 @@ import pytest
 
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining import serving_causes, slow, training_causes
-from meshwright.app.service.explaining.explain import Asked, asked_of, explained, with_measured
+from meshwright.app.service.explaining.explain import ReadCommand, asked_of, explained, with_measured
 from meshwright.app.service.explaining.explanation import Explanation
 from meshwright.app.service.explaining.measured import Metric, read_measured
 from meshwright.app.service.explaining.serving_causes import ServingCase
@@ -127,7 +127,7 @@ SERVING = {
 """Where each cause of serving shows."""
 
 
-def explanation(command: str, line: Mapping[str, str]) -> tuple[Asked, Explanation]:
+def explanation(command: str, line: Mapping[str, str]) -> tuple[ReadCommand, Explanation]:
     asked = asked_of(command, OneLine("", **line), resolve)
     return asked, explained(asked)
 
@@ -153,7 +153,7 @@ def as_of_known_runs(found: Explanation) -> Explanation:
     return replace(found, plan=replace(found.plan, predicted=replace(predicted, bands=bands)))
 
 
-def named(scene: Scene, found: Explanation, asked: Asked, figures: Predicted) -> list[str]:
+def named(scene: Scene, found: Explanation, asked: ReadCommand, figures: Predicted) -> list[str]:
     measured = tuple(in_words(metric, figures) for metric in scene.measured)
     told = with_measured(as_of_known_runs(found), asked, read_measured(measured)).measured
     assert told is not None and not told.is_as_predicted

@@ -10,7 +10,7 @@ from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import script
 from meshwright.app.launching.flags.flag import Standing
 from meshwright.app.requests.options import OneLine
-from meshwright.app.service.explaining.explain import Asked, Question, asked_of, explained
+from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained
 from meshwright.app.service.explaining.explanation import Verdict
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.reading import read_command
@@ -56,7 +56,7 @@ def test_the_script_of_a_plan_predicts_the_plan(launcher: str, search: dict[str,
     assert plan.feasible
     text = script(export(plan, request, launcher))
     read = stated(text)
-    found = explained(Asked(text, read, Question({}, ()), request))
+    found = explained(ReadCommand(text, read, Question({}, ()), request))
     assert found.problems == () and found.plan is not None
     own, again = pipelines_of(plan), pipelines_of(found.plan)
     assert (again.axes, again.microbatch) == (own.axes, own.microbatch)

@@ -18,7 +18,7 @@ from meshwright.app.launching.exporters.schedulers.job import RAY, SKYPILOT, req
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
 from meshwright.app.requests.one_line import request_of_line
 from meshwright.app.requests.options import OneLine, Task
-from meshwright.app.service.explaining.explain import Asked, Question, explained
+from meshwright.app.service.explaining.explain import Question, ReadCommand, explained
 from meshwright.app.service.explaining.reading import read_command
 from meshwright.app.service.explaining.stated import StatedServer
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
@@ -487,7 +487,7 @@ def test_llm_d_takes_names_of_the_hub_alone() -> None:
 def test_what_is_written_is_read_back(scheduler: str, layout: dict[str, Any]) -> None:
     given = served(prompt_tokens=FixedLength(200), output_tokens=FixedLength(20), nodes=1, **layout)
     text = job(given, Scheduler(scheduler), Launcher.VLLM).text
-    found = explained(Asked(text, read_command(text), Question({}, ()), given.request))
+    found = explained(ReadCommand(text, read_command(text), Question({}, ()), given.request))
     assert found.problems == () and found.plan is not None
     assert isinstance(given.plan.layout, Replicas) and isinstance(found.plan.layout, Replicas)
     own, read = given.plan.layout, found.plan.layout

@@ -25,8 +25,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.sharding_problem.solve import Status
 from meshwright.solver.sharding_problem.work import WorkLimit
-from meshwright.solver.strategies.communication import communication
-from meshwright.solver.strategies.graph_costs import GraphCosts
+from meshwright.solver.strategies.graph_costs import GraphCosts, communication
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.plans import assumptions, given_plan
 from meshwright.app.evidence.training.prediction import predict_run
 from meshwright.app.evidence.training.rows import Run
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from tests.unit.app.validation.tables import run
 
 SHAPELESS = dict.fromkeys(("n_layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "arch"), "")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.clusters import cluster_of
 from meshwright.app.evidence.training.models import model_graph
 from meshwright.app.evidence.training.plans import given_plan
 from meshwright.app.evidence.training.prediction import costed_run, launchers_spans, predict_run
 from meshwright.app.evidence.training.sources import Source
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.formats import MatmulRecipe

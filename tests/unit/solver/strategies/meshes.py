@@ -10,10 +10,9 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.units import DType
-from meshwright.solver.strategies.communication import Sent, communication
 from meshwright.solver.strategies.contraction import dim_context
 from meshwright.solver.strategies.device_mesh import DeviceMesh, device_mesh
-from meshwright.solver.strategies.graph_costs import Choice, GraphCosts
+from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, Sent, communication
 from meshwright.solver.strategies.operator_graph import GraphEdge, GraphNode, OperatorGraph, Ties
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.traffic import Phase

@@ -16,7 +16,7 @@ from meshwright.solver.training.costs.stage_table import Sharding
 from meshwright.solver.training.search.aims import Pending
 from meshwright.solver.training.search.best_first import Bundling, expand, member_of
 from meshwright.solver.training.search.bounds import Member
-from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.search.partition import MemoryShortfall, partition_stages
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, families
 from tests.unit.solver.training.full_space import full_request
 from tests.unit.solver.training.layered import layered_request
@@ -47,7 +47,7 @@ def n_members(family: Family, costs: TrainingCosts) -> int:
 def step_s(member: Member) -> float:
     """The step time of a member's best stages, infinite where none fit."""
     spans = partition_stages(member.candidate, member.tables)
-    if isinstance(spans, Shortfall):
+    if isinstance(spans, MemoryShortfall):
         return math.inf
     cost = evaluate_decision(Decision(member.candidate, member.sharding, spans), member.tables)
     return cost.step_time_s if cost.fits else math.inf

@@ -14,7 +14,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.search.best_first import crowded_candidates
-from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.search.partition import MemoryShortfall, partition_stages
 from meshwright.solver.training.space.candidates import Candidate, families
 from tests.unit.solver.training.instances import random_request
 
@@ -53,7 +53,7 @@ def test_crowded_candidates_fit_under_no_sharding(capacity: float, n_crowded: in
         candidate
         for candidate in candidates
         for sharding in shardings
-        if not isinstance(partition_stages(candidate, costs.stage_tables(candidate, sharding, kinds)), Shortfall)
+        if not isinstance(partition_stages(candidate, costs.stage_tables(candidate, sharding, kinds)), MemoryShortfall)
     }
     # One block's least of each kind of memory comes from one sharding here, so that the relaxation is exact.
     assert fitting == set(candidates) - set(crowded)

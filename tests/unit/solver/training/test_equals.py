@@ -20,7 +20,7 @@ from meshwright.solver.training.report.equals import MOST_TO_TRY, RANKING_NOISE,
 from meshwright.solver.training.search.aims import LeastEnergy
 from meshwright.solver.training.search.best_first import decision_tables, expand, search
 from meshwright.solver.training.search.bounds import Member
-from meshwright.solver.training.search.partition import Shortfall, partition_stages
+from meshwright.solver.training.search.partition import MemoryShortfall, partition_stages
 from meshwright.solver.training.search.search_result import SearchResult
 from meshwright.solver.training.space.candidates import families
 from tests.unit.solver.training.instances import random_request
@@ -41,7 +41,7 @@ def kinds_within(request: TrainingRequest, limit_s: float) -> set[tuple[object, 
             for node in expand(choice, costs):
                 for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
                     spans = partition_stages(member.candidate, member.tables, None)
-                    if isinstance(spans, Shortfall):
+                    if isinstance(spans, MemoryShortfall):
                         continue
                     cost = evaluate_decision(Decision(member.candidate, member.sharding, spans), member.tables)
                     if cost.step_time_s <= limit_s:

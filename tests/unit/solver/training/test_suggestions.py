@@ -16,7 +16,7 @@ from meshwright.solver.api import solve
 from meshwright.solver.control import Stop, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Improvements, Objective
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
-from meshwright.solver.suggestions import LEAST_GAIN, Change, Work, solved_suggestions, surer_suggestions
+from meshwright.solver.suggestions import LEAST_GAIN, AskBudget, RequestChange, solved_suggestions, surer_suggestions
 from meshwright.solver.training.report.changes import SAFE, is_tight, training_changes
 from tests.support.fakes import infeasible_plan
 from tests.unit.solver.training.full_space import larger
@@ -179,15 +179,15 @@ def test_beside_a_surer_change_only_what_costs_less_is_suggested() -> None:
     assert good.certificate.objective is not None
     worth = {"own": 1.0, "surer": 1.2, "cheaper": 1.1, "dearer": 1.3, "hardly": 1.195, "free": 1.0}
 
-    def change(name: str) -> Change:
-        return Change(name, {}, replace(request, model=replace(request.model, name=name)))
+    def change(name: str) -> RequestChange:
+        return RequestChange(name, {}, replace(request, model=replace(request.model, name=name)))
 
     def plan_of(name: str) -> Plan:
         objective = worth[name] * good.certificate.objective  # type: ignore[operator]
         return replace(good, feasible=name in worth, certificate=replace(good.certificate, objective=objective))
 
-    def found(surer: list[Change], *names: str) -> list[tuple[str, str]]:
-        work = Work(change=1000, ladder=1500, all=4000)
+    def found(surer: list[RequestChange], *names: str) -> list[tuple[str, str]]:
+        work = AskBudget(change=1000, ladder=1500, all=4000)
         suggestions = surer_suggestions(
             plan_of("own"),
             surer,
@@ -229,10 +229,10 @@ def test_a_ladder_stops_at_its_first_plan_and_work_is_counted() -> None:
                 pass
         return good if other.model.name == "good" else replace(good, feasible=False)
 
-    def change(name: str) -> Change:
-        return Change(name, {}, replace(request, model=replace(request.model, name=name)))
+    def change(name: str) -> RequestChange:
+        return RequestChange(name, {}, replace(request, model=replace(request.model, name=name)))
 
-    work = Work(change=1000, ladder=1500, all=4000)
+    work = AskBudget(change=1000, ladder=1500, all=4000)
     ladders = [[change("bad"), change("good"), change("good")], [change("bad")], [change("good")]]
     found = solved_suggestions(ladders, answers, lambda plan: "reached", work=work, stop=never_stop)
     assert [each.change for each in found] == ["good", "good"] and asked == ["bad", "good", "bad", "good"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.agreement import Server, difference, drawn
-from meshwright.app.models.serving_format import stored_format
+from meshwright.app.evidence.serving.deployment import stored_format
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import Quantised
 

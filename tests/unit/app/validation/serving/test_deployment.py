@@ -11,7 +11,7 @@ from meshwright.app.evidence.serving.degrees import Workers
 from meshwright.app.evidence.serving.deployment import Drafts, deployment
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.models.catalog import model_document
 from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point

@@ -9,7 +9,7 @@ import pytest
 from meshwright.app.evidence.serving.deployment import ACCEPTANCE, Deployment, deployment
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
 from tests.unit.app.validation.serving.tables import point
 

@@ -11,7 +11,7 @@ from meshwright.app.evidence.serving.degrees import Workers, flags_of
 from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay, simulated_engine
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.flags.serving import LaunchFlags
 from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.units import DType

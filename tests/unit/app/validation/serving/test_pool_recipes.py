@@ -10,13 +10,13 @@ import pytest
 from meshwright.app.evidence.serving.degrees import NO_LIMITS, PoolLimits, Workers, published_limits
 from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.figures import Figures
-from meshwright.app.evidence.serving.recipes import EngineName, Load, Source
+from meshwright.app.evidence.serving.recipes import BenchmarkLoad, BenchmarkSource, EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay
 from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point
 
-LOAD = Load(
-    source=Source.INFERENCEX,
+LOAD = BenchmarkLoad(
+    source=BenchmarkSource.INFERENCEX,
     engine=EngineName.TENSORRT_LLM,
     model="deepseek-v3",
     node="dgx-b200",
@@ -40,7 +40,7 @@ def test_the_recipe_that_a_row_fits_says_its_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"clients": 5}, {"source": Source.OTHER}, {"model": "glm-5"}, {"node": "dgx-h200"}, {"clients": None}]
+    "changes", [{"clients": 5}, {"source": BenchmarkSource.OTHER}, {"model": "glm-5"}, {"node": "dgx-h200"}, {"clients": None}]
 )
 def test_a_row_that_fits_none_has_no_limits(changes: dict[str, object]) -> None:
     assert limits(**changes) == NO_LIMITS

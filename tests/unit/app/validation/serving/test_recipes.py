@@ -6,12 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.app.evidence.serving.recipes import EngineName, Load, Source, held_steps, kv_dtype, scheduling, step_tokens
+from meshwright.app.evidence.serving.recipes import (
+    BenchmarkLoad,
+    BenchmarkSource,
+    EngineName,
+    held_steps,
+    kv_dtype,
+    scheduling,
+    step_tokens,
+)
 from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.units import DType
 
-LOAD = Load(
-    source=Source.INFERENCEX,
+LOAD = BenchmarkLoad(
+    source=BenchmarkSource.INFERENCEX,
     engine=EngineName.TENSORRT_LLM,
     model="llama-3.1-70b",
     node="dgx-h200",
@@ -42,12 +50,12 @@ DEEPSEEK = replace(LOAD, model="deepseek-v3", node="dgx-b200", tp=8)
         (MINIMAX, 2048),
         (replace(MINIMAX, measured="2026-03-20"), 8192),
         (replace(MINIMAX, node="dgx-h100"), 8192),
-        (replace(LOAD, source=Source.AICONFIGURATOR), 512 + 1024 + 1500),
-        (replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.SGLANG), 1024 + 1500),
-        (replace(LOAD, source=Source.OTHER), 8192),
+        (replace(LOAD, source=BenchmarkSource.AICONFIGURATOR), 512 + 1024 + 1500),
+        (replace(LOAD, source=BenchmarkSource.AICONFIGURATOR, engine=EngineName.SGLANG), 1024 + 1500),
+        (replace(LOAD, source=BenchmarkSource.OTHER), 8192),
     ],
 )
-def test_token_limits(load: Load, tokens: int) -> None:
+def test_token_limits(load: BenchmarkLoad, tokens: int) -> None:
     assert step_tokens(load) == tokens
 
 
@@ -62,11 +70,11 @@ def test_token_limits(load: Load, tokens: int) -> None:
         (replace(DEEPSEEK, engine=EngineName.SGLANG, node="gb200-nvl72"), DType.FP8),
         (MINIMAX, DType.FP8),
         (replace(MINIMAX, measured="2026-03-20"), DType.BF16),
-        (replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.VLLM), DType.BF16),
+        (replace(LOAD, source=BenchmarkSource.AICONFIGURATOR, engine=EngineName.VLLM), DType.BF16),
         (replace(LOAD, precision=DType.BF16), DType.BF16),
     ],
 )
-def test_formats_of_the_cache(load: Load, cache: DType) -> None:
+def test_formats_of_the_cache(load: BenchmarkLoad, cache: DType) -> None:
     assert kv_dtype(load) is cache
 
 
@@ -93,7 +101,7 @@ def test_requests_that_are_held_back() -> None:
     ],
 )
 def test_aiconfigurator_mixes_chunks_in_later_releases_of_sglang(release: str, formed: Scheduling) -> None:
-    ran = replace(LOAD, source=Source.AICONFIGURATOR, engine=EngineName.SGLANG, release=release)
+    ran = replace(LOAD, source=BenchmarkSource.AICONFIGURATOR, engine=EngineName.SGLANG, release=release)
     assert scheduling(ran) is formed
     assert scheduling(replace(ran, engine=EngineName.VLLM)) is None
-    assert scheduling(replace(ran, source=Source.INFERENCEX)) is None
+    assert scheduling(replace(ran, source=BenchmarkSource.INFERENCEX)) is None

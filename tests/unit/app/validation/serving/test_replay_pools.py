@@ -11,7 +11,7 @@ from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.figures import Figures
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay, simulated_engine
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from tests.unit.app.validation.serving.tables import point
 
 POOLS = {"mode": "disagg", "tp": "P1x1/D1x1", "n_gpus": "2"}

@@ -13,7 +13,7 @@ from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay
 from meshwright.app.evidence.serving.report import serving_report
-from meshwright.app.evidence.training.unpredicted import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError
 from tests.support.command_line import Cli
 from tests.unit.app.validation.serving.tables import point, points, write_points
 
