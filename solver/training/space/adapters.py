@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space, StageDegrees
 from meshwright.solver.problem.launchers.decoders import unlike
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.launchers.trainer import ON_ONE_NODE, suits_equal_nodes
+from meshwright.solver.problem.launchers.trainer import ON_ONE_NODE
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 
@@ -32,12 +33,22 @@ def refuse_models(request: TrainingRequest) -> None:
         raise WorkloadError(f"{search.launcher.value} has no fp16 training", given="fp16", allowed="bf16, fp32")
     if request.workload.precision is DType.FP32 and not rules.fp32:
         raise WorkloadError(f"{search.launcher.value} has no fp32 training", given="fp32", allowed="bf16")
-    if rules.equal_nodes and not suits_equal_nodes(request.cluster):
+    if rules.equal_nodes and not _suits_equal_nodes(request.cluster):
         raise WorkloadError(
             f"{search.launcher.value} takes up to {ON_ONE_NODE} devices for those of one node, and nodes for equal",
             given=f"{request.cluster.n_devices} devices on {sum(group.nodes for group in request.cluster.groups)} nodes",
             remedy="set search.launcher to another, or a cluster of equal nodes and more devices",
         )
+
+
+def _suits_equal_nodes(cluster: Cluster) -> bool:
+    """Return True for hosts of equally many devices, and for one host where there are few devices."""
+    nodes = [group.node for group in cluster.groups]
+    if cluster.n_devices <= ON_ONE_NODE:
+        return cluster.n_devices == nodes[0].host_devices
+    return len({node.host_devices for node in nodes}) == 1 and all(
+        node.devices_per_node % node.host_devices == 0 for node in nodes
+    )
 
 
 # Adapters.

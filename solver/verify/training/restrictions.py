@@ -16,7 +16,6 @@ from meshwright.solver.problem.launchers.trainer import (
     HostState,
     LlamaLayers,
     Trainer,
-    suits_equal_nodes,
 )
 from meshwright.solver.problem.launchers.trainers import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
@@ -170,7 +169,7 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         ),
         (zero > limits.max_zero, "zero_stage", f"ZeRO {zero}; at most {limits.max_zero}"),
         (
-            limits.equal_nodes and not suits_equal_nodes(request.cluster),
+            limits.equal_nodes and _nodes_differ(request),
             "devices",
             f"nodes that are not equal, or up to {ON_ONE_NODE} devices on several",
         ),
@@ -250,6 +249,15 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
     for is_broken, where, message in broken:
         if is_broken:
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
+
+
+def _nodes_differ(request: TrainingRequest) -> bool:
+    """Return True where a launcher that counts ranks alone would be wrong about the nodes that they lie on."""
+    hosts = {
+        (group.node.host_devices, group.node.devices_per_node % group.node.host_devices) for group in request.cluster.groups
+    }
+    total = request.cluster.n_devices
+    return (total, 0) not in hosts if total <= ON_ONE_NODE else len(hosts) > 1 or any(rest for _, rest in hosts)
 
 
 def _border_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
