@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -159,6 +161,9 @@ class Criterion(IntEnum):
     """Its forward part."""
 
 
+COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
+
+
 OF_MODE = {
     Recompute.SELECTIVE: (Criterion.SELECTIVE_S, Criterion.SELECTIVE_BYTES),
     Recompute.FINE_GRAINED: (Criterion.FINE_GRAINED_S, Criterion.FINE_GRAINED_BYTES),
@@ -227,11 +232,7 @@ def build_block_problem(
             for operator, options, known in zip(block.operators, like.strategies, like.problem.node_costs, strict=True)
         )
         return replace(like, problem=replace(like.problem, node_costs=nodes))
-    whole = expert_region(block.operators).operators if setting.whole_experts else frozenset()
-    choices = tuple(
-        _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
-        for operator in block.operators
-    )
+    choices = _choices(block, sizes, setting)
     if not all(choices):
         return None
     costing = _Costing(graph, block, setting, sizes)
@@ -248,6 +249,43 @@ def build_block_problem(
         if table.any():
             edges.append(ReshardEdge(u, v, table))
     return BlockProblem(IntraOpProblem(node_costs, tuple(edges), n_objectives=n_objectives(OF_MODE)), choices)
+
+
+def least_compute_s(
+    graph: ModelGraph, block: Block, setting: BlockSetting, known: dict[tuple[object, ...], float]
+) -> float | None:
+    """Time that no sharding of a block computes less than, forward and backward, communication left out: each operator under
+    the strategy that is best for it alone. None when an operator has no strategy in the space.
+
+    ``known`` keeps times of operators by local sizes, for settings that differ in device, degrees, micro-batch and tokens.
+    """
+    sizes = {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp}
+    choices = _choices(block, sizes, setting)
+    if not all(choices):
+        return None
+    costing = _Costing(graph, block, setting, sizes)
+    total_s = 0.0
+    for operator, options in zip(block.operators, choices, strict=True):
+        least_s = math.inf
+        for strategy in options:
+            local = costing.timed_sizes(operator, strategy)
+            place = (setting.ring_topology.n, setting.place, setting.implementation)
+            key = (setting.device.name, operator.name, tuple(local.values()), *place)
+            if key not in known:
+                time = costing.time(operator, local)
+                known[key] = time.forward_s + time.backward_s
+            least_s = min(least_s, known[key])
+        total_s += least_s
+    return total_s
+
+
+def _choices(block: Block, sizes: dict[str, int], setting: BlockSetting) -> tuple[tuple[Strategy, ...], ...]:
+    """The strategies of each operator of a block."""
+    whole = expert_region(block.operators).operators if setting.whole_experts else frozenset()
+    return tuple(
+        _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
+        for operator in block.operators
+    )
 
 
 def _over_tokens(sizes: dict[str, int], tp: int) -> tuple[Strategy, ...]:
@@ -277,10 +315,49 @@ class _Costing:
         self.is_last = graph.layers[-1] == block.name
         self.written = {tensor.name for operator in block.operators for tensor in operator.outputs}
         self.region = expert_region(block.operators)
-        self.kept_bytes = kept_in(block, setting)
         self.ranks = setting.sequence_ranks
         self.experts = expert_choice(graph.dims) if EXPERTS in graph.dims else None
-        self.communication = TensorCommunication(setting, sizes, self.region, self.kept_bytes.rules)
+
+    @cached_property
+    def kept_bytes(self) -> KeptBytes:
+        """What the block keeps for its backward pass."""
+        return kept_in(self.block, self.setting)
+
+    @cached_property
+    def communication(self) -> TensorCommunication:
+        """What its tensors take to send."""
+        return TensorCommunication(self.setting, self.sizes, self.region, self.kept_bytes.rules)
+
+    def timed_sizes(self, operator: Operator, strategy: Strategy) -> Mapping[str, int]:
+        """The local sizes that decide how long an operator computes: of the rank that has most."""
+        evenly = strategy.local_sizes(self.sizes, self.setting.tp)
+        if operator.kind in _ALONG_THE_SEQUENCE:
+            return self.ranks.attended_sizes(
+                self.block, operator, self.region.local_sizes(operator, evenly, ep=self.setting.ep)
+            )
+        return self.region.local_sizes(operator, evenly, ep=self.setting.ep, load=self.setting.expert_load)
+
+    def time(self, operator: Operator, local: Mapping[str, int]) -> OperatorTime:
+        """Time of one operator under local sizes."""
+        setting = self.setting
+        is_low = setting.recipe is not MatmulRecipe.WORKING and operator.name in self.kept_bytes.rules.low_precision
+        return operator_time(
+            operator,
+            local,
+            device=setting.device,
+            dtype=setting.dtype,
+            cp=setting.ring_topology.n,
+            gradient_dtype=setting.gradient_dtype,
+            kernels=setting.implementation.kernels,
+            attention=setting.implementation.attention,
+            trained=setting.implementation.trained,
+            adapter=setting.adapter,
+            scan=setting.implementation.scan,
+            loss=setting.implementation.loss,
+            recipe=setting.recipe if is_low else MatmulRecipe.WORKING,
+            place=setting.place,
+            documents=setting.documents,
+        )
 
     def nodes(self, operator: Operator, options: tuple[Strategy, ...]) -> FloatArray:
         """Cost vectors of one operator, a row for each strategy."""
@@ -292,25 +369,7 @@ class _Costing:
         evenly = strategy.local_sizes(self.sizes, setting.tp)
         local = self.region.local_sizes(operator, evenly, ep=setting.ep)
         cost = np.zeros(len(Criterion))
-        time = operator_time(
-            operator,
-            self.ranks.attended_sizes(self.block, operator, local)
-            if operator.kind in _ALONG_THE_SEQUENCE
-            else self.region.local_sizes(operator, evenly, ep=setting.ep, load=setting.expert_load),
-            device=setting.device,
-            dtype=setting.dtype,
-            cp=setting.ring_topology.n,
-            gradient_dtype=setting.gradient_dtype,
-            kernels=setting.implementation.kernels,
-            attention=setting.implementation.attention,
-            trained=setting.implementation.trained,
-            adapter=setting.adapter,
-            scan=setting.implementation.scan,
-            loss=setting.implementation.loss,
-            recipe=setting.recipe if operator.name in self.kept_bytes.rules.low_precision else MatmulRecipe.WORKING,
-            place=setting.place,
-            documents=setting.documents,
-        )
+        time = self.time(operator, self.timed_sizes(operator, strategy))
         cost[Criterion.TIME_S] = time.forward_s + time.backward_s
         cost[Criterion.FORWARD_S] = time.forward_s
         if setting.documents is not None and setting.documents.masks(operator):

@@ -12,12 +12,13 @@ from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, TrainingLayout, Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats, Status
-from meshwright.solver.control import OnProgress, Stop, ignore_progress, part_of
+from meshwright.solver.control import DivisibleStop, OnProgress, Stop, ignore_progress, part_of
 from meshwright.solver.problem.choice import Form
 from meshwright.solver.problem.choices import BatchShares, Space, StageDegrees
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.breakdown import compute_bound_s
+from meshwright.solver.training.costs.kernel_bound import has_kernel_bound, kernel_bound_s
 from meshwright.solver.training.forms.by_group.search import best_by_group, predict_by_group, refuse_by_group
 from meshwright.solver.training.forms.joint_certificate import bounded_by
 from meshwright.solver.training.forms.stagewise.prediction import predict_stagewise
@@ -31,6 +32,8 @@ from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.report.slo import NeverWorse, slo_limit_s, steps_of
 from meshwright.solver.training.search.search_result import RELATIVE_TIE
 
+SHARE_OF_FLOOR = 0.1
+"""Share of the time in which the floor of wide searches is worked out; a search that has less for it has that of FLOPs."""
 EQUAL_PIPELINES = 3
 """Parts of the time that equal pipelines have, of which other forms have one each: their search begins with launchable plans,
 and all other forms begin with its answer."""
@@ -54,8 +57,11 @@ def _best_plan(request: TrainingRequest, *, stop: Stop, progress: OnProgress) ->
         if on_part is not None:
             return on_part
     asked = [form for form in FORMS if form.form in forms_asked(request)]
+    alone = len(asked) == 1 and not other_arrangements(request)
     floor_s = compute_bound_s(request)
-    told = NeverWorse(progress, floor_s, alone=len(asked) == 1 and not other_arrangements(request))
+    if has_kernel_bound(request) and isinstance(stop, DivisibleStop):
+        floor_s = kernel_bound_s(request, stop=part_of(stop, SHARE_OF_FLOOR))
+    told = NeverWorse(progress, floor_s, alone=alone)
     best: Plan | None = None
     for left, form in zip(range(len(asked), 0, -1), asked, strict=True):
         # Later forms have equal parts of the time, and what earlier ones leave.

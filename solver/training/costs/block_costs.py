@@ -18,6 +18,7 @@ from meshwright.costmodels.network.overlap import CHUNKERS
 from meshwright.solver.blocks.recompute import PARTIAL_MODES, recomputable, working_bytes
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import (
+    COMMUNICATION,
     OF_MODE,
     BlockProblem,
     Criterion,
@@ -42,7 +43,6 @@ from meshwright.solver.training.costs.stage_table import FloatArray, Sharding
 from meshwright.solver.training.space.candidates import recompute_modes
 from meshwright.solver.training.space.implementation import chunked_implementation, implementation_of
 
-COMMUNICATION = [Criterion.TP_COMM_S, Criterion.CP_COMM_S, Criterion.EP_COMM_S]
 _MODES = tuple(Recompute)
 
 

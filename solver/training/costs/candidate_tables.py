@@ -34,14 +34,14 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.mesh import stage_borders, stage_topology
 from meshwright.solver.blocks.recompute import boundary_bytes, chunk_buffer_bytes
 from meshwright.solver.blocks.setting import BlockSetting
-from meshwright.solver.blocks.sharding_problem import OF_MODE, Criterion
+from meshwright.solver.blocks.sharding_problem import COMMUNICATION, OF_MODE, Criterion
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec
 from meshwright.solver.control import heed
 from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.costs.block_costs import COMMUNICATION, BlockCosts
+from meshwright.solver.training.costs.block_costs import BlockCosts
 from meshwright.solver.training.costs.host import HostMoves, step_host_s
 from meshwright.solver.training.costs.part_borders import FirstLayers, node_index
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table

@@ -18,9 +18,10 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_cost, stagewise_plan
-from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request, stage_links
+from meshwright.solver.training.forms.stagewise.stage_sizes import stage_links
 from meshwright.solver.training.forms.uniform.prediction import crowded_reason, decision_of, judged
 from meshwright.solver.training.report.slo import slo_reason
+from meshwright.solver.training.space.stage_sizes import sized_request
 
 
 def predict_stagewise(request: TrainingRequest, layout: Stagewise) -> Plan:

@@ -17,9 +17,10 @@ from meshwright.solver.training.costs.breakdown import rank_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
 from meshwright.solver.training.costs.stage_table import Sharding, StageTable
-from meshwright.solver.training.forms.stagewise.stage_sizes import Borders, laid_out, sized_request, stage_table
+from meshwright.solver.training.forms.stagewise.stage_sizes import Borders, laid_out, stage_table
 from meshwright.solver.training.report.plan_report import decided_plan, operator_shardings
 from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.stage_sizes import sized_request
 
 
 @dataclass(frozen=True, eq=False)

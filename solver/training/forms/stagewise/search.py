@@ -30,20 +30,12 @@ from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.evaluate import StageSpan
 from meshwright.solver.training.forms.joint_certificate import instead_of, still_open, widened
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_plan
-from meshwright.solver.training.forms.stagewise.stage_sizes import (
-    Borders,
-    StageBegin,
-    Way,
-    every_border,
-    places,
-    sized_request,
-    stage_sizes,
-    stage_ways,
-)
+from meshwright.solver.training.forms.stagewise.stage_sizes import Borders, StageBegin, Way, every_border, places, stage_ways
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.slo import slo_limit_s
 from meshwright.solver.training.search.search_result import RELATIVE_TIE
+from meshwright.solver.training.space.stage_sizes import sized_request, stage_sizes
 
 # Runs of layers as stages: for a size and place of stages, every way to run each run of layers that no other beats there.
 
