@@ -27,6 +27,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
 from tests.unit.app.exporters.plans import cluster, interleaved, training
 from tests.unit.app.exporters.real.nemo_arguments import unknown
+from tests.unit.app.exporters.real_tools import ask
 
 Case = tuple[Plan, PlanRequest]
 CASES = 9
@@ -120,3 +121,12 @@ def test_searches_of_what_it_has_not_are_refused() -> None:
 
 def test_what_it_does_otherwise_is_said() -> None:
     assert any("stretched by llama3" in line for line in export(*training(dp=2), "nemo").inexpressible)
+
+
+def test_megatron_core_makes_the_records_of_the_script() -> None:
+    scripts = [{"script": export(*each, "nemo").files[SCRIPT]} for each in cases()]
+    told = ask("megatron.core", "nemo_script.py", scripts)
+    assert [answer.get("error") for answer in told] == [None] * CASES
+    assert told[0]["said"] == {"layers": 32, "virtual": None, "degrees": [2, 4, 2, 1], "recompute": "selective"}
+    assert told[1]["said"]["virtual"] == 2
+    assert told[-1]["said"]["degrees"][3] == 4
