@@ -100,6 +100,7 @@ class Launcher(StrEnum):
 
     MEGATRON_LM = "megatron-lm"
     MEGATRON_BRIDGE = "megatron-bridge"
+    NEMO = "nemo"
     DEEPSPEED = "deepspeed"
     TORCHTITAN = "torchtitan"
     PYTORCH = "pytorch"
@@ -114,7 +115,7 @@ class Launcher(StrEnum):
     TENSORRT_LLM = "tensorrt-llm"
 
 
-OVER_MEGATRON_CORE = frozenset({Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE})
+OVER_MEGATRON_CORE = frozenset({Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE, Launcher.NEMO})
 """Launchers that train by Megatron-Core: its orders of ranks and its recomputation of some layers are theirs, too."""
 DEFAULT_LAUNCHER = Launcher.MEGATRON_LM
 """The launcher of a request that names none, of serving requests, too."""

@@ -74,6 +74,7 @@ REQUESTS: dict[str, tuple[Launcher, dict[str, Any]]] = {
     "deepspeed": (Launcher.DEEPSPEED, _trained("deepspeed")),
     "torchtitan": (Launcher.TORCHTITAN, _trained("torchtitan")),
     "pytorch": (Launcher.PYTORCH, _trained("pytorch")),
+    "nemo": (Launcher.NEMO, _trained("nemo")),
     "nanotron": (Launcher.NANOTRON, _trained("nanotron")),
     "accelerate": (Launcher.ACCELERATE, _sharded("accelerate")),
     "hf-trainer": (Launcher.HF_TRAINER, _sharded("hf-trainer")),

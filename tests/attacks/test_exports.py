@@ -26,6 +26,7 @@ DRAFT_FLAG = "--speculative-draft-model-path"
 UNNAMED = (
     "megatron",
     "megatron-bridge",
+    "nemo",
     "deepspeed",
     "torchtitan",
     "pytorch",

@@ -18,6 +18,7 @@ from meshwright.app.launching.exporters import (
     megatron_bridge,
     megatron_lm,
     nanotron,
+    nemo,
     pytorch,
     sglang,
     tensorrt_llm,
@@ -45,6 +46,7 @@ _TRAINING: Mapping[Launcher, Callable[[Plan, TrainingRequest], Export]] = Mappin
     {
         Launcher.MEGATRON_LM: megatron_lm.export_plan,
         Launcher.MEGATRON_BRIDGE: megatron_bridge.export_plan,
+        Launcher.NEMO: nemo.export_plan,
         Launcher.DEEPSPEED: deepspeed.export_plan,
         Launcher.TORCHTITAN: torchtitan.export_plan,
         Launcher.PYTORCH: pytorch.export_plan,

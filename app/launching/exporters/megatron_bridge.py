@@ -57,10 +57,10 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     """The command of its script over one recipe; data and hyperparameters are stand-ins."""
     plan = pipeline_plan(answer)
     workload, shape = request.workload, decoder_shape(request.model)
-    flags = tuple(_flags(plan_words(plan, request, shape)))
+    flags = tuple(flags_of(plan_words(plan, request, shape)))
     settings = [
-        *_settings_of_flags(flags),
-        *_model_settings(plan, workload, shape),
+        *settings_of_flags(flags),
+        *model_settings(plan, workload, shape),
         *_precision_settings(workload),
         *_state_settings(is_distributed=any(name == "use-distributed-optimizer" for name, _ in flags)),
         ("scheduler.lr_warmup_iters", str(WARMUP_STEPS)),
@@ -85,8 +85,8 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     )
 
 
-def _settings_of_flags(flags: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Setting]:
-    """Each flag of Megatron-LM as the setting that says the same."""
+def settings_of_flags(flags: Sequence[tuple[str, Sequence[str]]]) -> Iterator[Setting]:
+    """Yield each flag of Megatron-LM as the setting that says the same."""
     for name, values in flags:
         if name in _ELSEWHERE:
             continue
@@ -107,8 +107,8 @@ def _settings_of_flags(flags: Sequence[tuple[str, Sequence[str]]]) -> Iterator[S
             yield "model.use_te_rng_tracker", "true"
 
 
-def _flags(parts: Sequence[Words]) -> Iterator[tuple[str, list[str]]]:
-    """The flags of a command with their values."""
+def flags_of(parts: Sequence[Words]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the flags of a command with their values."""
     name, values = "", list[str]()
     for word in (str(word) for part in parts for word in part):
         if not re.match(r"--[A-Za-z]", word):
@@ -136,8 +136,8 @@ def _written(value: str) -> str:
     return value if _PLAIN.fullmatch(value) else f"'{value}'"
 
 
-def _model_settings(plan: PipelinePlan, workload: TrainingWorkload, shape: DecoderShape) -> Iterator[Setting]:
-    """The parts of the model that Megatron-LM says otherwise, and kernels that it has on unless told."""
+def model_settings(plan: PipelinePlan, workload: TrainingWorkload, shape: DecoderShape) -> Iterator[Setting]:
+    """Yield the parts of the model that Megatron-LM says otherwise, and kernels that it has on unless told."""
     multiple = vocabulary_multiple(shape.vocab, plan.axes.tp) * plan.axes.tp
     yield key_of("vocab_size"), str(-(-shape.vocab // multiple) * multiple)
     # The recipe's tokenizer of numbers may have no more tokens than the model.

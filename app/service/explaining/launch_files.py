@@ -24,7 +24,7 @@ _MANIFESTS = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-comp
 """Names of the script of a folder, the first of them that is there."""
 _SCRIPT_ENDS = (".sh", ".sbatch", ".slurm", ".bash", ".job")
 _CONFIG_ENDS = (".toml", ".yaml", ".yml", ".json")
-READ_ENDS = (*_SCRIPT_ENDS, *_CONFIG_ENDS)
+READ_ENDS = (*_SCRIPT_ENDS, *_CONFIG_ENDS, ".py")
 """Ends of the names of files that say something of a run."""
 
 

@@ -30,6 +30,7 @@ from meshwright.app.service.explaining.launchers.accelerate import (
 from meshwright.app.service.explaining.launchers.deepspeed import read_deepspeed
 from meshwright.app.service.explaining.launchers.megatron_lm import read_megatron
 from meshwright.app.service.explaining.launchers.nanotron import read_nanotron
+from meshwright.app.service.explaining.launchers.nemo import is_script_of_nemo, read_nemo, script_of_nemo
 from meshwright.app.service.explaining.launchers.recipes import read_recipe
 from meshwright.app.service.explaining.launchers.torchtitan import read_torchtitan
 from meshwright.app.service.explaining.manifests import manifest_of
@@ -140,6 +141,7 @@ _TRAINERS: Mapping[Launcher, Callable[[Start], StatedTraining]] = MappingProxyTy
     {
         Launcher.MEGATRON_LM: read_megatron,
         Launcher.TORCHTITAN: read_torchtitan,
+        Launcher.NEMO: read_nemo,
         Launcher.NANOTRON: read_nanotron,
         Launcher.DEEPSPEED: read_deepspeed,
         Launcher.ACCELERATE: read_accelerate,
@@ -199,6 +201,8 @@ def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
 
     ``files`` are those beside it. Raises InvalidInputError for one of no launcher that is known, or one that can't be read.
     """
+    if is_script_of_nemo(text):
+        return read_nemo(Start((_SCRIPT,), files=files.beside({_SCRIPT: text})))
     documents = documents_of(text)
     manifest = manifest_of(documents)
     if manifest is not None:
@@ -238,6 +242,8 @@ def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
 
 
 _MOST_NAMED = 4
+_SCRIPT = "nemo_train.py"
+"""The name of a script that was given alone."""
 
 
 def _unknown(script: Script) -> InvalidInputError:
@@ -314,6 +320,8 @@ def _program_of(words: Sequence[str], files: LaunchFiles) -> _Program | None:
     if script is None:
         return None
     before, own = words[:script], words[script + 1 :]
+    if script_of_nemo(words[script], files) is not None:
+        return _Program(Launcher.NEMO, before, words[script:])
     names = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in own if word.startswith("--")}
     for launcher, arguments in _BY_ARGUMENTS.items():
         if names & arguments:

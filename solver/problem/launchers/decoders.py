@@ -163,7 +163,9 @@ def unlike(graph: ModelGraph, layers: LlamaLayers | GptLayers) -> tuple[str, ...
             return ()
         return (error.problem if error.given is None else str(error.given),)
     if isinstance(layers, GptLayers):
-        return () if shape.latent is None else ("latent attention",)
+        uneven = shape.mixture is not None and not all(shape.mixture.in_layer) and not layers.uneven_experts
+        gpt = (("latent attention", shape.latent is not None), ("experts in some layers and not in others", uneven))
+        return tuple(said for said, is_so in gpt if is_so)
     share = None if graph.hyperparameters is None else graph.hyperparameters.rotary_share
     found = (
         ("experts", shape.mixture is not None),

@@ -59,8 +59,12 @@ class LlamaLayers:
 
 @dataclass(frozen=True, slots=True)
 class GptLayers:
-    """The layers of Megatron-Core's GPT model, dense or with experts, of any sizes; not latent attention."""
+    """The layers of Megatron-Core's GPT model, dense or with experts, of any sizes; not latent attention.
 
+    uneven_experts  whether some layers may have experts and others not
+    """
+
+    uneven_experts: bool = True
     said: ClassVar[str] = "those of GPT models, without latent attention"
 
 
@@ -104,7 +108,8 @@ class Trainer:
     max_zero                 highest ZeRO stage it has
     own_borders              [model, pp] first layers of the stages that it cuts by itself, and the end; None where it finds
                              none. None: plans choose their borders
-    equal_nodes              whether nodes must have equally many devices, and up to 8 devices be on one node
+    equal_nodes              whether nodes must have equally many devices
+    on_one_node              devices up to which they must be on one node, beside that
     is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
                              free space asks those
     """
@@ -144,8 +149,5 @@ class Trainer:
     max_zero: int = MAX_ZERO_STAGE
     own_borders: Callable[[ModelGraph, int], tuple[int, ...] | None] | None = None
     equal_nodes: bool = False
+    on_one_node: int = 1
     is_within_others: bool = False
-
-
-ON_ONE_NODE = 8
-"""Up to so many ranks are taken for those of one node (nanotron, parallel/context.py)."""

@@ -83,6 +83,19 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             optimizers=frozenset(Optimizer) - {Optimizer.ADAMW_8BIT},
             is_within_others=True,
         ),
+        # NeMo 2.5: one GPTConfig and MegatronStrategy. Its groups have no sizes of exchanges inside a ring, and its FSDP sets
+        # a field that Megatron-Core has renamed (use_custom_fsdp). GPTConfig has one specification for all layers; Lightning
+        # asks for equal nodes (TorchElasticEnvironment, validate_settings).
+        Launcher.NEMO: replace(
+            _MEGATRON_LM,
+            layers=GptLayers(uneven_experts=False),
+            head_exchange=False,
+            max_zero=1,
+            optimizers=frozenset({Optimizer.ADAMW, Optimizer.ADAMW_BF16, Optimizer.SGD_MOMENTUM}),
+            optimizers_when_sharded=frozenset({Optimizer.ADAMW_BF16}),
+            equal_nodes=True,
+            is_within_others=True,
+        ),
         # DeepSpeed 0.19: PipelineModule refuses ZeRO 2 and 3; AutoTP replicates norms and leaves a rank without key/value heads
         # without attention; its long-context axis is Ulysses.
         Launcher.DEEPSPEED: Trainer(
@@ -181,6 +194,7 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             own_borders=nanotron_stages.borders,
             # Up to 8 ranks are taken for those of one node, more for LOCAL_WORLD_SIZE a node (parallel/context.py).
             equal_nodes=True,
+            on_one_node=8,
             is_within_others=True,
         ),
         # A script of the user's own.

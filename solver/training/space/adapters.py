@@ -11,7 +11,6 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space, StageDegrees
 from meshwright.solver.problem.launchers.decoders import unlike
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.launchers.trainer import ON_ONE_NODE
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 
 
@@ -33,18 +32,19 @@ def refuse_models(request: TrainingRequest) -> None:
         raise WorkloadError(f"{search.launcher.value} has no fp16 training", given="fp16", allowed="bf16, fp32")
     if request.workload.precision is DType.FP32 and not rules.fp32:
         raise WorkloadError(f"{search.launcher.value} has no fp32 training", given="fp32", allowed="bf16")
-    if rules.equal_nodes and not _suits_equal_nodes(request.cluster):
+    if rules.equal_nodes and not _suits_equal_nodes(request.cluster, rules.on_one_node):
+        few = f"up to {rules.on_one_node} devices for those of one node, and " if rules.on_one_node > 1 else ""
         raise WorkloadError(
-            f"{search.launcher.value} takes up to {ON_ONE_NODE} devices for those of one node, and nodes for equal",
+            f"{search.launcher.value} takes {few}nodes for equal",
             given=f"{request.cluster.n_devices} devices on {sum(group.nodes for group in request.cluster.groups)} nodes",
             remedy="set search.launcher to another, or a cluster of equal nodes and more devices",
         )
 
 
-def _suits_equal_nodes(cluster: Cluster) -> bool:
-    """Return True for hosts of equally many devices, and for one host where there are few devices."""
+def _suits_equal_nodes(cluster: Cluster, on_one_node: int) -> bool:
+    """Return True for hosts of equally many devices, and for one host where there are up to ``on_one_node`` devices."""
     nodes = [group.node for group in cluster.groups]
-    if cluster.n_devices <= ON_ONE_NODE:
+    if cluster.n_devices <= on_one_node:
         return cluster.n_devices == nodes[0].host_devices
     return len({node.host_devices for node in nodes}) == 1 and all(
         node.devices_per_node % node.host_devices == 0 for node in nodes

@@ -11,7 +11,6 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.trainer import (
-    ON_ONE_NODE,
     GptLayers,
     HostState,
     LlamaLayers,
@@ -169,9 +168,10 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         ),
         (zero > limits.max_zero, "zero_stage", f"ZeRO {zero}; at most {limits.max_zero}"),
         (
-            limits.equal_nodes and _nodes_differ(request),
+            limits.equal_nodes and _nodes_differ(request, limits.on_one_node),
             "devices",
-            f"nodes that are not equal, or up to {ON_ONE_NODE} devices on several",
+            "nodes that are not equal"
+            + (f", or up to {limits.on_one_node} devices on several" if limits.on_one_node > 1 else ""),
         ),
         *_border_refusals(plan, request, limits),
         (axes.tp > 1 and not limits.tensor_parallel, "axes.tp", f"tp {axes.tp}; it has no tensor parallelism"),
@@ -251,13 +251,13 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
 
 
-def _nodes_differ(request: TrainingRequest) -> bool:
+def _nodes_differ(request: TrainingRequest, on_one_node: int) -> bool:
     """Return True where a launcher that counts ranks alone would be wrong about the nodes that they lie on."""
     hosts = {
         (group.node.host_devices, group.node.devices_per_node % group.node.host_devices) for group in request.cluster.groups
     }
     total = request.cluster.n_devices
-    return (total, 0) not in hosts if total <= ON_ONE_NODE else len(hosts) > 1 or any(rest for _, rest in hosts)
+    return (total, 0) not in hosts if total <= on_one_node else len(hosts) > 1 or any(rest for _, rest in hosts)
 
 
 def _border_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
@@ -292,6 +292,10 @@ def _strange_parts(model: ModelGraph, layers: LlamaLayers | GptLayers) -> Iterat
     used = {dim for operator in operators for dim in operator.dims}
     yield KV_RANK in used, "latent attention"
     if isinstance(layers, GptLayers):
+        blocks = [model.block(name).operators for name in dict.fromkeys(model.layers)]
+        attending = [each for each in blocks if any(operator.kind is OperatorKind.ATTENTION for operator in each)]
+        have = {any(EXPERTS in operator.dims for operator in each) for each in attending}
+        yield have == {True, False} and not layers.uneven_experts, "experts in some layers and not in others"
         return
     matrices = {weight.dims for each in operators if each.kind is OperatorKind.MATMUL for weight in each.weights}
     functions = [

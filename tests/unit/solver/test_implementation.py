@@ -99,6 +99,7 @@ def test_the_launcher_picks_the_profile() -> None:
     names = {
         Launcher.MEGATRON_LM: "megatron-core-0.20",
         Launcher.MEGATRON_BRIDGE: "megatron-core-0.20",
+        Launcher.NEMO: "megatron-core-0.20",
         Launcher.DEEPSPEED: "deepspeed-0.19",
         Launcher.TORCHTITAN: "torchtitan-0.3",
         Launcher.PYTORCH: "torchtitan-0.3",

@@ -36,7 +36,7 @@ def text(result: Export) -> str:
 
 def golden_export(launcher: Launcher) -> Export:
     match launcher:
-        case Launcher.MEGATRON_LM | Launcher.MEGATRON_BRIDGE:
+        case Launcher.MEGATRON_LM | Launcher.MEGATRON_BRIDGE | Launcher.NEMO:
             plan = training(
                 dp=2, tp=2, pp=4, cp=2, layers=[7, 9, 9, 7], zero_stage=1, sequence_parallel=True, microbatch=2,
                 recompute=(Recompute.SELECTIVE,),
@@ -93,7 +93,9 @@ def test_every_launcher_has_an_exporter() -> None:
 
 
 def test_an_unknown_launcher_is_refused_by_name() -> None:
-    with pytest.raises(ExportError, match=r"colossalai.*megatron-lm, megatron-bridge, deepspeed, .*vllm, sglang, tensorrt-llm"):
+    with pytest.raises(
+        ExportError, match=r"colossalai.*megatron-lm, megatron-bridge, nemo, deepspeed, .*vllm, sglang, tensorrt-llm"
+    ):
         export(*training(), "colossalai")
 
 

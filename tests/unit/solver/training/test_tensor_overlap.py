@@ -20,7 +20,7 @@ from meshwright.solver.blocks.recompute import chunk_buffer_bytes
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem, evaluate, frontier
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, sharded
-from meshwright.solver.problem.choices import Launcher, Space, StageDegrees, System, TpOverlap
+from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Space, StageDegrees, System, TpOverlap
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.candidates import families
@@ -92,7 +92,7 @@ def test_what_a_weight_gradient_does_not_cover_still_shows() -> None:
 
 def test_megatron_overlaps_and_the_others_do_not() -> None:
     found = {launcher: launcher_implementation(Search(launcher=launcher)).tensor_overlap for launcher in Launcher}
-    of_megatron = {found.pop(launcher) for launcher in (Launcher.MEGATRON_LM, Launcher.MEGATRON_BRIDGE)}
+    of_megatron = {found.pop(launcher) for launcher in OVER_MEGATRON_CORE}
     assert of_megatron == {TensorOverlap.WEIGHT_GRADIENT}
     assert set(found.values()) == {TensorOverlap.NONE}
 
