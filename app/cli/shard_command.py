@@ -19,8 +19,8 @@ from meshwright.solver.sharding_problem.solve import ShardingAnswer, Status, sol
 from meshwright.solver.sharding_problem.work import WorkLimit, WorkStop
 from meshwright.solver.strategies.device_mesh import device_mesh
 from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, communication
-from meshwright.solver.strategies.model import ModelSharding, shard_model
 from meshwright.solver.strategies.operator_graph import Ties
+from meshwright.solver.strategies.solve import ModelSharding, shard_model
 
 _RESERVE_CPU_S, _RESERVE_SHARE = 1.0, 0.04
 """Kept back for the interpreter's start and exit and for the last step to notice the deadline: processor time, and a share

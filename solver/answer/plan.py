@@ -10,8 +10,17 @@ from typing import Literal
 
 from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
 from meshwright.solver.answer.layouts import Layout
-from meshwright.solver.answer.predicted import CalibrationUse, Certificate, Equals, Predicted, RunnerUp, SearchStats
-from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason, Suggestion
+from meshwright.solver.answer.predicted import (
+    UNFINISHED_SEARCH,
+    CalibrationUse,
+    Certificate,
+    Equals,
+    Predicted,
+    Reason,
+    RunnerUp,
+    SearchStats,
+    Suggestion,
+)
 from meshwright.solver.problem.request import PlanRequest
 
 PLAN_SCHEMA = "meshwright.plan/1"

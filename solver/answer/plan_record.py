@@ -28,11 +28,12 @@ from meshwright.solver.answer.predicted import (
     Certificate,
     Equals,
     Predicted,
+    Reason,
     RunnerUp,
     SearchStats,
+    Suggestion,
     TimeBreakdown,
 )
-from meshwright.solver.answer.reason import Reason, Suggestion
 from meshwright.solver.answer.stage import Axes, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap

@@ -15,7 +15,7 @@ from meshwright.costmodels.queueing.simulation.replica import pooled
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.layouts import Kinds, WorkerKind
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder

@@ -14,11 +14,10 @@ from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.solver.answer.frontier import Interactivity
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, SearchStats
-from meshwright.solver.answer.reason import Reason, unfinished_search
+from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, Reason, SearchStats, unfinished_search
 from meshwright.solver.control import OnProgress, Stop, never_stop
 from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, Objective, ServingMode, Space
-from meshwright.solver.problem.launchers.server import PromptSharing, Server, ServingForm
+from meshwright.solver.problem.launchers.servers import PromptSharing, Server, ServingForm
 from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search

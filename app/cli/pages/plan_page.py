@@ -56,8 +56,7 @@ from meshwright.solver.answer.layouts import (
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Predicted, Reason, TimeBreakdown
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import FrontierScope, Launcher, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of

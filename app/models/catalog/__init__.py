@@ -9,7 +9,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from meshwright.app.models.catalog.listed import LISTED
+from meshwright.app.models.catalog.huggingface_ids import LISTED
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError, did_you_mean
 from meshwright.solver.problem.graph import ModelGraph

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshwright.app.service.explaining.arithmetic import integer_of
 from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles
-from meshwright.app.service.explaining.shell_words import ASSIGNED, Quotes, Statement, Word, closing, statements_of
+from meshwright.app.service.explaining.shell_words import ASSIGNED, Quotes, Statement, Word, closing, integer_of, statements_of
 from meshwright.app.service.explaining.start import BatchJob, read_batch_job
 from meshwright.app.service.explaining.wrappers import container_of, script_given_to_shell, script_named
 from meshwright.costmodels.errors import InvalidInputError

@@ -10,8 +10,7 @@ from meshwright.costmodels.errors import ModelError, WorkloadError
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import RunnerUp, SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason, RunnerUp, SearchStats
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.forms.form import Asked, Earlier, Form, FormSearch, Misfit, floor_of
@@ -26,11 +25,10 @@ from meshwright.solver.serving.workers.answer import (
     refusal_notes,
     runners_up,
 )
-from meshwright.solver.serving.workers.cheapest import cheapest, least_energy, of_equal_cost
+from meshwright.solver.serving.workers.cheapest import cheapest, choose_roomiest, least_energy, of_equal_cost
 from meshwright.solver.serving.workers.given import given_candidate, judged, one_plan_stats
 from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput, most_answers, user_tokens_per_s
 from meshwright.solver.serving.workers.reasons import memory_shortfall
-from meshwright.solver.serving.workers.roomiest import choose_roomiest
 from meshwright.solver.serving.workers.simulation import ServingSimulation, described, simulated_replicas
 
 # The search over equal replicas that do both phases, and the plan that it makes.

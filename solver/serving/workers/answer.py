@@ -11,8 +11,7 @@ from meshwright.costmodels.queueing.analytic.percentiles import mean_kv_tokens
 from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, status_without_plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Certificate, Predicted, Reason, RunnerUp, SearchStats, status_without_plan
 from meshwright.solver.answer.stage import Axes, DeviceRange, Stage, StageMemory
 from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import ServingRequest

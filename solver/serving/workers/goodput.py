@@ -40,7 +40,7 @@ from meshwright.solver.serving.promise.question import (
     usable_candidates,
 )
 from meshwright.solver.serving.workers.answer import axes_of
-from meshwright.solver.serving.workers.roomiest import choose_roomiest, roominess
+from meshwright.solver.serving.workers.cheapest import choose_roomiest, roominess
 
 RATE_GRID = 1.01
 """Goodput is found on a geometric grid of rates, one percent apart."""

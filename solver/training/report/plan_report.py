@@ -19,13 +19,13 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import (
     Certificate,
     Predicted,
+    Reason,
     RunnerUp,
     SearchStats,
     Status,
     TimeBreakdown,
     status_without_plan,
 )
-from meshwright.solver.answer.reason import Reason
 from meshwright.solver.answer.record_fields import named
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choice import TRAINING

@@ -16,7 +16,7 @@ from meshwright.costmodels.pipeline import Schedule, n_copies
 from meshwright.solver.blocks.tp_strategies import Spec
 from meshwright.solver.problem.choices import Gradients, Space, TpOverlap
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.launchers.trainer import HostState
+from meshwright.solver.problem.launchers.trainers import HostState
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.adapters import zero_stages_beside

@@ -9,8 +9,7 @@ from meshwright.costmodels.queueing.simulation.disaggregated import Disaggregate
 from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
 from meshwright.solver.answer.layouts import Pools
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason, SearchStats
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals

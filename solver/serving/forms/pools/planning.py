@@ -16,7 +16,7 @@ from meshwright.solver.answer.frontier import InteractivityPoint, PromptWorkers
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import RunnerUp, SearchStats
 from meshwright.solver.problem.choices import Objective, ServingMode
-from meshwright.solver.problem.launchers.server import CacheMoves
+from meshwright.solver.problem.launchers.servers import CacheMoves
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share

@@ -21,7 +21,7 @@ from meshwright.costmodels.queueing.simulation.disaggregated import (
 from meshwright.costmodels.serving.memory import WorkerPlace, kv_transfer
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Space
-from meshwright.solver.problem.launchers.server import CacheMoves
+from meshwright.solver.problem.launchers.servers import CacheMoves
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
@@ -41,8 +41,8 @@ from meshwright.solver.serving.promise.question import (
     usable_candidates,
 )
 from meshwright.solver.serving.promise.running import P95
+from meshwright.solver.serving.workers.cheapest import Roomiest
 from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS, expected_rate, step_below
-from meshwright.solver.serving.workers.roomiest import Roomiest
 
 PrefillKey = tuple[object, int, CacheTransfer, int]
 

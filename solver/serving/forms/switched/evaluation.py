@@ -13,7 +13,7 @@ from meshwright.costmodels.queueing.analytic.percentiles import AnalyticFigures
 from meshwright.costmodels.queueing.analytic.step_curves import first_token_s, token_s
 from meshwright.costmodels.queueing.simulation.replica import NO_TARGETS, SimulationResult, Targets, Window
 from meshwright.costmodels.queueing.simulation.switched import SwitchedResult, simulate_switched
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share

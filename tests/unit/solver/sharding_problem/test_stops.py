@@ -14,8 +14,8 @@ from meshwright.solver.sharding_problem import solve as solve_module
 from meshwright.solver.sharding_problem.problem import ShardingProblem
 from meshwright.solver.sharding_problem.solve import Status, solve
 from meshwright.solver.strategies.device_mesh import device_mesh
-from meshwright.solver.strategies.model import shard_model
 from meshwright.solver.strategies.operator_graph import Ties
+from meshwright.solver.strategies.solve import shard_model
 from tests.support.requests_given import resolved, tiny_graph, training
 from tests.support.stopping import FIRST_LOOKS, TIE, LookLimit
 from tests.unit.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem

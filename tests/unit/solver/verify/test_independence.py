@@ -11,9 +11,7 @@ import meshwright.solver.problem.launchers
 import meshwright.solver.verify
 
 FACTS = {
-    "meshwright.solver.problem.launchers.server",
     "meshwright.solver.problem.launchers.servers",
-    "meshwright.solver.problem.launchers.trainer",
     "meshwright.solver.problem.launchers.trainers",
 }
 """Facts of other people's programs, which stand once; launchers' own parsers judge them."""
