@@ -12,7 +12,7 @@ from statistics import NormalDist, fmean, pstdev, stdev
 
 from benchmarks.decisions_rules import Plan
 from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, TimeLaw
-from meshwright.costmodels.fitting.run_times import fitted_time, learned_time
+from meshwright.costmodels.fitting.calibration import fitted_time, learned_time
 from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
 
 HIGH = NormalDist().inv_cdf(0.95)

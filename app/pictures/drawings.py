@@ -8,14 +8,12 @@ from typing import Any
 from meshwright.app.base.figures import gib, memory_kinds, percent, seconds, significant
 from meshwright.app.pictures.charts import Axis, AxisStart, ChartSeries, Limit, Point, bar_rows, line_chart
 from meshwright.app.pictures.rank_map import MOST_DEVICES, devices_drawing
-from meshwright.app.pictures.step_timeline import PassWork, StageTimeline, TimelineSlice, step_timeline
+from meshwright.app.pictures.step_timeline import PassWork, StageTimeline, TimelineSlice, no_timeline, step_timeline
 from meshwright.app.pictures.svg import LEFT, WIDTH, drawing, legend, rectangle, words
-from meshwright.app.pictures.trace import no_timeline
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.answer.frontier import Interactivity
 from meshwright.solver.answer.layouts import ByGroup, OfWorkers, Stagewise, Uniform
-from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.plan import AnsweredRequest, Interactivity, Plan
 from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.answer.stage import Stage, StageMemory
 from meshwright.solver.switching import Switch

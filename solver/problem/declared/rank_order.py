@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from meshwright.solver.problem.choice import TRAINING, Launched, Lock, Part, Place, Said, Unnamed
+from meshwright.solver.problem.choice import (
+    TRAINING,
+    Degrees,
+    Launched,
+    Lock,
+    MeshChoice,
+    Part,
+    Place,
+    Said,
+    UnlikeStages,
+    Unnamed,
+)
 from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher
-from meshwright.solver.problem.declared.mesh_choice import Degrees, MeshChoice, UnlikeStages
 
 
 class RankOrder(StrEnum):

@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import mean_kv_tokens
-from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import FrontierPoint, Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, Reason, RunnerUp, SearchStats, status_without_plan
 from meshwright.solver.answer.stage import Axes, DeviceRange, Stage, StageMemory
 from meshwright.solver.problem.choices import Objective, Recompute

@@ -20,7 +20,7 @@ import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at, steady_batches
 from meshwright.costmodels.queueing.load import Load
-from meshwright.solver.answer.frontier import InteractivityPoint
+from meshwright.solver.answer.plan import InteractivityPoint
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.serving.engines.engine import Engine

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import InfeasibleError, WorkloadError
 from meshwright.costmodels.queueing.simulation.disaggregated import DisaggregatedResult
-from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
+from meshwright.costmodels.queueing.simulation.replica import LoadTimeline, timeline
 from meshwright.solver.answer.layouts import Pools
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason, SearchStats

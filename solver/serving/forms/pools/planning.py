@@ -12,8 +12,7 @@ import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at
 from meshwright.costmodels.queueing.load import Load
-from meshwright.solver.answer.frontier import InteractivityPoint, PromptWorkers
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import InteractivityPoint, Plan, PromptWorkers
 from meshwright.solver.answer.predicted import RunnerUp, SearchStats
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.launchers.servers import CacheMoves

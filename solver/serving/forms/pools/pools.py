@@ -29,7 +29,7 @@ from meshwright.solver.problem.token_counts import token_count
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout, stage_width
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, Measured
+from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, P95, Candidate, Measured
 from meshwright.solver.serving.promise.certificates import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import REQUESTS, SCREENING_REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import Promised, promised_of
@@ -40,7 +40,6 @@ from meshwright.solver.serving.promise.question import (
     ordering_candidate,
     usable_candidates,
 )
-from meshwright.solver.serving.promise.running import P95
 from meshwright.solver.serving.workers.cheapest import Roomiest
 from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS, expected_rate, step_below
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import InfeasibleError, ModelError, PlanFileError, WorkloadError
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.costmodels.queueing.simulation.replica import pooled
+from meshwright.costmodels.queueing.simulation.replica import pooled, timeline
 from meshwright.costmodels.queueing.simulation.switched import SwitchedResult, pooled_switched
-from meshwright.costmodels.queueing.simulation.timeline import timeline
 from meshwright.solver.answer.layouts import PromptPhase, Switched
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Reason, SearchStats

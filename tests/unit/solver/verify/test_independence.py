@@ -40,7 +40,6 @@ ALLOWED = {
     "meshwright.solver.answer.pipeline_plan",
     "meshwright.solver.answer.plan",
     "meshwright.solver.answer.predicted",
-    "meshwright.solver.answer.frontier",
     "meshwright.solver.problem.request",
     "meshwright.solver.problem.serving_load",
 }
