@@ -18,10 +18,10 @@ from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.solver.control import OnProgress
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, offsets_of
-from meshwright.solver.sharding_problem.solve import Status, solve
+from meshwright.solver.sharding_problem.solve import SolveStatus, solve
 from meshwright.solver.sharding_problem.work import WorkStop
 from meshwright.solver.strategies.device_mesh import DeviceMesh
-from meshwright.solver.strategies.graph_costs import NS_PER_S, Choice, GraphCosts, best_storages, by_storage
+from meshwright.solver.strategies.graph_costs import NS_PER_S, GraphCosts, OperatorChoice, best_storages, by_storage
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 
@@ -36,7 +36,7 @@ class ModelSharding:
     least_peak_bytes   where nothing fits: the least that the fastest sharding of some number of micro-batches needs
     """
 
-    status: Status
+    status: SolveStatus
     microbatches: int | None
     costs: GraphCosts | None
     best: GraphSharding | None
@@ -85,19 +85,19 @@ def shard_model(
         found = shard_graph(costs, memory_bytes=memory_bytes, stop=stop, seed=seed, progress=progress)
         if found.fastest_peak_bytes is not None:
             peaks.append(found.fastest_peak_bytes)
-        if found.status is not Status.INFEASIBLE:
+        if found.status is not SolveStatus.INFEASIBLE:
             bounds.append(found.bound_s or 0.0)
-            is_decided &= found.status is not Status.UNKNOWN
+            is_decided &= found.status is not SolveStatus.UNKNOWN
         if found.step_s is not None and (best is None or best[0].step_s is None or found.step_s < best[0].step_s):
             best = found, costs
     if best is None:
-        status = Status.INFEASIBLE if is_decided else Status.UNKNOWN
+        status = SolveStatus.INFEASIBLE if is_decided else SolveStatus.UNKNOWN
         bound_s = None if is_decided else min(bounds, default=0.0)
         return ModelSharding(status, None, None, None, bound_s, memory_bytes, min(peaks, default=None))
     sharding, costs = best
     assert sharding.step_s is not None, "only shardings that were found are kept"
     bound_s = min(*bounds, sharding.step_s)
-    status = Status.OPTIMAL if bound_s == sharding.step_s else Status.FEASIBLE
+    status = SolveStatus.OPTIMAL if bound_s == sharding.step_s else SolveStatus.FEASIBLE
     return ModelSharding(status, costs.step.microbatches, costs, sharding, bound_s, memory_bytes, None)
 
 
@@ -137,12 +137,12 @@ class BuiltProblem:
     costs: GraphCosts
     storage_nodes: tuple[int, ...]
 
-    def choices(self, solution: tuple[int, ...]) -> list[Choice]:
+    def choices(self, solution: tuple[int, ...]) -> list[OperatorChoice]:
         """Return the choice of each class under a solution."""
         classes = range(len(self.costs.folding.members))
         if self.storage_nodes:
-            return [Choice(solution[c], solution[self.storage_nodes[c]]) for c in classes]
-        return [Choice(solution[c], list(best_storages(self.costs, c))[solution[c]]) for c in classes]
+            return [OperatorChoice(solution[c], solution[self.storage_nodes[c]]) for c in classes]
+        return [OperatorChoice(solution[c], list(best_storages(self.costs, c))[solution[c]]) for c in classes]
 
 
 _NEVER = (0, 0)
@@ -300,8 +300,8 @@ class GraphSharding:
     problem     the engine's last problem, which another solver may take
     """
 
-    status: Status
-    choices: tuple[Choice, ...] | None
+    status: SolveStatus
+    choices: tuple[OperatorChoice, ...] | None
     step_s: float | None
     bound_s: float | None
     peak_bytes: float | None
@@ -342,7 +342,7 @@ def _solved(built: BuiltProblem, stop: WorkStop, seed: int, progress: OnProgress
     )  # fmt: skip
 
 
-def step_ns(costs: GraphCosts, choices: Sequence[Choice]) -> int:
+def step_ns(costs: GraphCosts, choices: Sequence[OperatorChoice]) -> int:
     """Time of a step of given choices, added up class by class and edge by edge."""
     total = 0
     for index, choice in enumerate(choices):

@@ -60,7 +60,7 @@ def read_script(text: str, files: LaunchFiles = NO_FILES) -> Script:
     if len(text) > LONGEST_SCRIPT:
         raise _too_long()
     job = read_batch_job(text)
-    run = _Run(files, {} if job is None else job.environment)
+    run = _ScriptWalk(files, {} if job is None else job.environment)
     run.text(text)
     run.uncalled()
     return run.script(job)
@@ -70,7 +70,7 @@ def read_commands(
     commands: Iterable[tuple[Sequence[str], Mapping[str, str]]], files: LaunchFiles = NO_FILES, job: BatchJob | None = None
 ) -> Script:
     """Return the commands of containers, each of which was given as its words and the variables that are set for it."""
-    run = _Run(files, {})
+    run = _ScriptWalk(files, {})
     for words, environment in commands:
         run.command([*(f"{name}={value}" for name, value in environment.items()), *words], environment)
     return run.script(job)
@@ -82,7 +82,7 @@ def _too_long() -> InvalidInputError:
     )
 
 
-class _Run:
+class _ScriptWalk:
     """A walk through a script: what is known of its variables, and the commands that were met."""
 
     def __init__(self, files: LaunchFiles, environment: Mapping[str, str]):
@@ -487,7 +487,7 @@ class _Run:
 class _Deeper:
     """A step down, which is taken back."""
 
-    def __init__(self, run: _Run):
+    def __init__(self, run: _ScriptWalk):
         self._run = run
 
     def __enter__(self) -> None:

@@ -191,7 +191,7 @@ def statements_of(text: str) -> Iterator[Statement]:
 
     A function begins with a statement of the word ``function`` and its name; ``(( ))`` is ``let``.
     """
-    return _Reader(text).statements()
+    return _Lexer(text).statements()
 
 
 def closing(text: str, at: int, opening: str) -> int | None:
@@ -208,7 +208,7 @@ def closing(text: str, at: int, opening: str) -> int | None:
     return None
 
 
-class _Reader:
+class _Lexer:
     """A walk through a script, character by character."""
 
     def __init__(self, text: str):

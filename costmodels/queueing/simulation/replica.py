@@ -36,8 +36,8 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     KNOWN,
     PREFILL_ONLY,
     WHOLE,
-    Limits,
     Scheduling,
+    SlotLimits,
     Tables,
 )
 from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes
@@ -178,7 +178,7 @@ def _simulate(
     )
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
-    compiled_limits = Limits(
+    compiled_limits = SlotLimits(
         per_slot,
         limits.step_tokens,
         limits.kv_tokens - stream.shared_tokens,

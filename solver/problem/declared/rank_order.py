@@ -9,7 +9,7 @@ from meshwright.solver.problem.choice import (
     TRAINING,
     Degrees,
     Launched,
-    Lock,
+    LockPlace,
     MeshChoice,
     Part,
     Place,
@@ -47,7 +47,7 @@ RANK_ORDER = MeshChoice(
     unnamed=Unnamed.DEFAULT,
     published=(RankOrder.PP_OUTERMOST,),
     said=Said.LISTED,
-    lock=Lock.CHOICES,
+    lock=LockPlace.CHOICES,
     at_most=None,
     values=RankOrder,
     # Else the ranks of a stage and those of a replica are the same in every order.

@@ -16,7 +16,7 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.forms.form import Asked, Earlier, Form, FormSearch, Misfit, floor_of
 from meshwright.solver.serving.promise.certificates import objective_of, predicted_certificate, searched_certificate
 from meshwright.solver.serving.promise.promised import KeptPlan
-from meshwright.solver.serving.promise.question import Found, SearchResult
+from meshwright.solver.serving.promise.question import Found, ServingSearchResult
 from meshwright.solver.serving.workers.answer import (
     feasible_plan,
     frontier,
@@ -45,7 +45,7 @@ class ReplicasSearch(FormSearch):
     def __init__(self, asked: Asked):
         self._asked, self._request, self._question = asked, asked.request, asked.question
         self._evaluator = asked.question.evaluator
-        self._result = SearchResult()
+        self._result = ServingSearchResult()
 
     def search(self, earlier: Earlier) -> None:
         """Look for the best replicas, none of them dearer than is worth a look."""
@@ -60,7 +60,7 @@ class ReplicasSearch(FormSearch):
             case _:
                 self._result = cheapest(self._question)
 
-    def _so_far(self, now: SearchResult) -> Plan | None:
+    def _so_far(self, now: ServingSearchResult) -> Plan | None:
         """The plan of the best so far, of which nothing is proven yet."""
         if now.best is None or not self._asked.is_enough(now.best.load):
             return None

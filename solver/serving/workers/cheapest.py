@@ -30,7 +30,7 @@ from meshwright.solver.serving.promise.question import (
     Found,
     Question,
     Refused,
-    SearchResult,
+    ServingSearchResult,
     expected_strain,
     least_replicas,
     measurements,
@@ -40,9 +40,9 @@ from meshwright.solver.serving.promise.question import (
 )
 
 
-def cheapest(question: Question) -> SearchResult:
+def cheapest(question: Question) -> ServingSearchResult:
     """The fewest devices, or the cheapest, that keep the promise at the requested rate; of several the first that is met."""
-    result = SearchResult()
+    result = ServingSearchResult()
     remaining = {engine.key: engine for engine in question.engines}
     for done, engine in enumerate(_by_expected_cost(question, result)):
         try:
@@ -60,7 +60,7 @@ def cheapest(question: Question) -> SearchResult:
     return result
 
 
-def _try_to_beat(question: Question, engine: Engine, result: SearchResult) -> None:
+def _try_to_beat(question: Question, engine: Engine, result: ServingSearchResult) -> None:
     """Find the least replicas of the engine that cost less than the best so far, or note why there are none."""
     usable = usable_candidates(question.evaluator, engine)
     if isinstance(usable, Refused):
@@ -109,7 +109,7 @@ def _first_that_keeps(question: Question, candidates: list[Candidate], replicas:
     return None
 
 
-def _by_expected_cost(question: Question, result: SearchResult) -> Iterator[Engine]:
+def _by_expected_cost(question: Question, result: ServingSearchResult) -> Iterator[Engine]:
     """Engines by what the analytic model thinks that they cost.
 
     Asked only where it matters: not before the bound of an engine's cost has its turn, nor once the best plan costs no more.
@@ -168,9 +168,9 @@ def of_equal_cost(question: Question, best: Found) -> Iterator[tuple[Engine, int
 # follow from fewer replicas or a lower rate.
 
 
-def least_energy(question: Question) -> SearchResult:
+def least_energy(question: Question) -> ServingSearchResult:
     """The replicas, and their batch limits, of least energy."""
-    result = SearchResult()
+    result = ServingSearchResult()
     least, ahead = math.inf, _numbers_of_replicas(question, result)
     undecided = Counter(entry[1] for entry in ahead)
     while ahead and ahead[0][0] < least:
@@ -203,7 +203,7 @@ _Number = tuple[float, tuple[object, ...], int, Engine, list[Candidate]]
 """A number of replicas of an engine: bound of its energy, key, number, engine, and candidates that the load does not outrun."""
 
 
-def _numbers_of_replicas(question: Question, result: SearchResult) -> list[_Number]:
+def _numbers_of_replicas(question: Question, result: ServingSearchResult) -> list[_Number]:
     """Every number of replicas that bounds of throughput leave; engines refused at any rate are noted."""
     found: list[_Number] = []
     evaluator = question.evaluator
@@ -294,7 +294,7 @@ def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, float, i
 
 
 def choose_roomiest(
-    question: Question, result: SearchResult, equals: Iterable[tuple[Engine, int]], *, accepts: Accepts | None = None
+    question: Question, result: ServingSearchResult, equals: Iterable[tuple[Engine, int]], *, accepts: Accepts | None = None
 ) -> None:
     """Put the roomiest plan in the place of the best one: of its engine and ``equals``, engines with so many replicas each.
 

@@ -238,7 +238,7 @@ class PhaseKind(StrEnum):
 
 
 @dataclass
-class Phase:
+class PhaseWorkers:
     """Workers of one phase under the whole load; remembers what it has found. Requests have ``output_tokens`` on average.
 
     Each engine runs with the batch limits that, with so many workers, leave most room to the phase's targets.
@@ -339,10 +339,10 @@ class Phase:
         return energy_per_token_j(measured, self.evaluator, output_tokens=self.output_tokens)
 
 
-def phase(kind: PhaseKind, request: ServingRequest, engines: list[Engine], *, load: float, stop: Stop) -> Phase:
+def phase(kind: PhaseKind, request: ServingRequest, engines: list[Engine], *, load: float, stop: Stop) -> PhaseWorkers:
     """A phase of a request under the whole load."""
     evaluator = phase_evaluator(kind, request, stop=stop)
-    return Phase(kind, evaluator, engines, load, mean_output_tokens(request))
+    return PhaseWorkers(kind, evaluator, engines, load, mean_output_tokens(request))
 
 
 def mean_output_tokens(request: ServingRequest) -> float:

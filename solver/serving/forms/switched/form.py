@@ -28,7 +28,7 @@ from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import objective_of, predicted_certificate, searched_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import KeptPlan, promised_of
-from meshwright.solver.serving.promise.question import Cause, Found, Question, SearchResult, least_replicas
+from meshwright.solver.serving.promise.question import Cause, Found, Question, ServingSearchResult, least_replicas
 from meshwright.solver.serving.workers.answer import (
     axes_of,
     decode_point,
@@ -71,7 +71,7 @@ class SwitchedSearch(FormSearch):
         shortest = int(self._evaluator.traffic.whole.prompt_tokens.min())
         builder = SwitchedBuilder(asked.request, asked.builder, shortest_prompt=shortest)
         self._engines = list(builder.engines(asked.question.engines))
-        self._question, self._result = asked.question, SearchResult()
+        self._question, self._result = asked.question, ServingSearchResult()
         self._earlier = Earlier(math.inf, math.inf, SearchStats(candidates=0, evaluated=0, seconds=0.0))
 
     def search(self, earlier: Earlier) -> None:
@@ -93,7 +93,7 @@ class SwitchedSearch(FormSearch):
         self._result = largest_goodput(self._question) if is_goodput else cheapest(self._question)
         self._asked.question.evaluator.simulations += self._evaluator.simulations
 
-    def _so_far(self, now: SearchResult) -> Plan | None:
+    def _so_far(self, now: ServingSearchResult) -> Plan | None:
         """The plan of the best so far, of which nothing is proven yet."""
         if now.best is None or not self._asked.is_enough(now.best.load):
             return None
