@@ -12,7 +12,7 @@ from benchmarks.accuracy_tables import report_scatter, report_tables, worst_firs
 from benchmarks.held_out.leave_one_out import CHUNK, leave_one_source_out, processes_of_one_thread
 from benchmarks.held_out.tables import band_table, constants_table, error_model_cells, left_out_tables
 from meshwright.app.evidence.training.report import report_of
-from meshwright.app.evidence.training.rows import MeasuredRun, read_measured_runs
+from meshwright.app.evidence.training.rows import ValidationRun, read_measured_runs
 from meshwright.app.evidence.training.scores import score_run
 from meshwright.app.evidence.training.sources import NO_SOURCES, Sources, sources_of
 
@@ -237,7 +237,7 @@ def served_table(page: str) -> str:
     return "\n".join([*lines, "", ""])
 
 
-def _rows(paths: list[Path], sources: Sources) -> list[MeasuredRun]:
+def _rows(paths: list[Path], sources: Sources) -> list[ValidationRun]:
     """Rows of all tables."""
     return [row for path in paths for row in read_measured_runs(path, sources)]
 

@@ -28,7 +28,7 @@ from benchmarks.held_out.leave_one_out import constants_without, processes_of_on
 from benchmarks.held_out.memory_laws import laws_without, told_memory
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import Constants, costed_run, predict_run
-from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus, read_measured_runs
+from meshwright.app.evidence.training.rows import RunStatus, ValidationRun, read_measured_runs
 from meshwright.app.evidence.training.scores import score_run
 from meshwright.app.evidence.training.sources import sources_of
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
@@ -56,7 +56,7 @@ def read_rows(folder: Path) -> list[Row]:
     return [row for row in found if row is not None]
 
 
-def _row(measured: MeasuredRun, laws: Mapping[str, MemoryLaw], rates: Constants) -> Row | None:
+def _row(measured: ValidationRun, laws: Mapping[str, MemoryLaw], rates: Constants) -> Row | None:
     run, outcome = measured.run, measured.outcome
     ended_well = outcome.status is RunStatus.OK
     if ended_well and outcome.step_time_s is None and outcome.peak_memory_gb is None:

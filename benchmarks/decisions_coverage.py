@@ -12,8 +12,8 @@ from statistics import NormalDist, fmean, pstdev, stdev
 
 from benchmarks.decisions_rules import Plan
 from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, TimeLaw
-from meshwright.costmodels.fitting.run_times import fitted_time, learned_time
-from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.fitting.calibration import fitted_time, learned_time
+from meshwright.costmodels.model.memory_law import MemoryEvidence, MemoryLaw, MemoryOutcome, learned_law
 
 HIGH = NormalDist().inv_cdf(0.95)
 FEWEST_RUNS = 2
@@ -232,7 +232,9 @@ def told_peaks(rows: Sequence[Row]) -> list[Told]:
 def _learned_peaks(prior: MemoryLaw, known: Sequence[float], scatter: float) -> Band:
     # The law sees ratios alone; sizes only tell plans apart.
     sizes = [1.0 + place for place in range(len(known))]
-    outcomes = [MemoryOutcome(Outcome.PEAK, size, size * math.exp(ratio)) for size, ratio in zip(sizes, known, strict=True)]
+    outcomes = [
+        MemoryOutcome(MemoryEvidence.PEAK, size, size * math.exp(ratio)) for size, ratio in zip(sizes, known, strict=True)
+    ]
     return _band_of(learned_law(prior, outcomes, origin="runs", scatter=scatter))
 
 

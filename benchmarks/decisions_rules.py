@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryEvidence, MemoryLaw, MemoryOutcome, learned_law
 
 TRIALS = (1, 2, 3, 5)
 RISK = 0.05
@@ -88,10 +88,10 @@ def by_risk(group: Group, law: MemoryLaw) -> Iterator[Plan]:
 def _outcome(plan: Plan, law: MemoryLaw) -> MemoryOutcome:
     said = plan.fullness * law.scale
     if plan.step_s is None:
-        return MemoryOutcome(Outcome.RAN_OUT, said, 1.0)
+        return MemoryOutcome(MemoryEvidence.RAN_OUT, said, 1.0)
     if plan.memory_ratio is None:
-        return MemoryOutcome(Outcome.FITTED, said, 1.0)
-    return MemoryOutcome(Outcome.PEAK, said, plan.memory_ratio * plan.fullness)
+        return MemoryOutcome(MemoryEvidence.FITTED, said, 1.0)
+    return MemoryOutcome(MemoryEvidence.PEAK, said, plan.memory_ratio * plan.fullness)
 
 
 @dataclass(frozen=True)

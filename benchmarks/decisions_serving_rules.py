@@ -13,7 +13,7 @@ from benchmarks.serving_laws import Key, Laws, MeasuredLatency, Time
 from meshwright.app.evidence.serving.report import ScoredPoint
 from meshwright.costmodels.fitting.calibration import LatencyPoint, learned_latency
 from meshwright.costmodels.serving.latency_law import LatencyLaw
-from meshwright.solver.serving.trials import Candidate, Kept, best_next
+from meshwright.solver.serving.trials import Kept, TrialPlan, best_next
 
 FEWEST_LAYOUTS = 2
 
@@ -153,7 +153,7 @@ def gained(choice: Choice, ran: Sequence[Layout], law: LatencyLaw, *, points: in
         for layout in choice.layouts:
             tpot = Kept(told, told.median_s(layout.told.simulated_s), choice.target_s)
             has_kept = layout.measured_s <= choice.target_s if layout in known else None
-            candidates.append(Candidate(layout.predicted_rate, free, tpot, has_kept))
+            candidates.append(TrialPlan(layout.predicted_rate, free, tpot, has_kept))
         known.append(choice.layouts[best_next(candidates, [])])
         points -= 1
     return known

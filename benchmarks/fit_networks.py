@@ -26,7 +26,7 @@ from scipy.special import logsumexp
 from meshwright.app.evidence.training import prediction
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import Constants, cluster_name
-from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus, read_measured_runs
+from meshwright.app.evidence.training.rows import RunStatus, ValidationRun, read_measured_runs
 from meshwright.app.evidence.training.sources import sources_of
 from meshwright.costmodels.calibration.calibration import Calibration, calibrations_in_force
 from meshwright.costmodels.calibration.from_runs import UNMEASURED_TIME
@@ -113,9 +113,9 @@ def _print_left_out(clusters: Sequence[ClusterRuns], likelihoods: Mapping[str, F
     print(f"mean over sources {np.mean(before):.1%} at 0.9, {np.mean(after):.1%} at the prior")
 
 
-def clusters_of(rows: Sequence[MeasuredRun]) -> list[ClusterRuns]:
+def clusters_of(rows: Sequence[ValidationRun]) -> list[ClusterRuns]:
     """Runs over several nodes by cluster, with their errors at each share and cost per rank."""
-    by_cluster: dict[str, list[MeasuredRun]] = {}
+    by_cluster: dict[str, list[ValidationRun]] = {}
     kinds: dict[str, str] = {}
     nodes: dict[str, set[int]] = {}
     for row in rows:
@@ -140,7 +140,7 @@ def clusters_of(rows: Sequence[MeasuredRun]) -> list[ClusterRuns]:
     return found
 
 
-def _error(row: MeasuredRun, share: float, rank_s: float) -> float:
+def _error(row: ValidationRun, share: float, rank_s: float) -> float:
     """Logarithm of measured over predicted time with the network at a share of its line rate."""
     name = f"fabric.tried@{share}-{rank_s}"
     error = {"median": 0.0, "p95": 0.0, "basis": "tried"}

@@ -24,7 +24,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import Launcher, Objective, Recompute, ServingMode
-from meshwright.solver.problem.launchers.server import ServingForm
+from meshwright.solver.problem.launchers.servers import ServingForm
 from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
 from meshwright.solver.problem.request import (
     PlanRequest,

@@ -16,8 +16,8 @@ from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import resolve_request
 from meshwright.solver.sharding_problem.work import NoLimit
 from meshwright.solver.strategies.device_mesh import device_mesh
-from meshwright.solver.strategies.model import shard_model
 from meshwright.solver.strategies.operator_graph import Ties
+from meshwright.solver.strategies.solve import shard_model
 from tests.unit.app.importers.traced_models import DEEP, TRACES
 
 

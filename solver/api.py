@@ -14,8 +14,7 @@ from meshwright.costmodels.errors import PlanFileError, PlanRejectedError, Workl
 from meshwright.solver.answer.cluster_time import confident_factor, in_cluster_time, in_model_time, law_of
 from meshwright.solver.answer.layouts import Workers
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import SearchStats
-from meshwright.solver.answer.reason import unfinished_search
+from meshwright.solver.answer.predicted import SearchStats, unfinished_search
 from meshwright.solver.control import Incumbent, OnProgress, Progress, Stop, ignore_progress
 from meshwright.solver.problem.choices import Improvements
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Suggestion
+from meshwright.solver.answer.predicted import Suggestion
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.choice import Form
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest

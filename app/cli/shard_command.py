@@ -15,12 +15,12 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import InvalidInputError, WorkloadError
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.sharding_problem.problem import ShardingProblem
-from meshwright.solver.sharding_problem.solve import ShardingAnswer, Status, solve
+from meshwright.solver.sharding_problem.solve import ShardingAnswer, SolveStatus, solve
 from meshwright.solver.sharding_problem.work import WorkLimit, WorkStop
 from meshwright.solver.strategies.device_mesh import device_mesh
-from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, communication
-from meshwright.solver.strategies.model import ModelSharding, shard_model
+from meshwright.solver.strategies.graph_costs import GraphCosts, OperatorChoice, communication
 from meshwright.solver.strategies.operator_graph import Ties
+from meshwright.solver.strategies.solve import ModelSharding, shard_model
 
 _RESERVE_CPU_S, _RESERVE_SHARE = 1.0, 0.04
 """Kept back for the interpreter's start and exit and for the last step to notice the deadline: processor time, and a share
@@ -83,7 +83,7 @@ def run_shard(
         "bound": answer.bound,
         "gap": answer.gap,
         "status": answer.status.value,
-        "feasible": answer.status in (Status.OPTIMAL, Status.FEASIBLE),
+        "feasible": answer.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE),
         "seconds": round(time.monotonic() - started_s, 3),
         "core_nodes": answer.work.core_nodes,
         "core_entries": answer.work.core_entries,
@@ -155,7 +155,7 @@ def _answer(question: ModelShardingQuestion, request: TrainingRequest) -> Json:
         "name": request.model.name,
         "mesh": dict(degrees),
         "status": found.status.value,
-        "feasible": found.status in (Status.OPTIMAL, Status.FEASIBLE),
+        "feasible": found.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE),
         "step_time_s": None if found.best is None else found.best.step_s,
         "bound_s": found.bound_s,
         "gap": found.gap,
@@ -199,7 +199,7 @@ def _details(found: ModelSharding) -> Json:
     }
 
 
-def _operator(costs: GraphCosts, index: int, choice: Choice) -> Json:
+def _operator(costs: GraphCosts, index: int, choice: OperatorChoice) -> Json:
     priced, members = costs.of_class(index), costs.folding.members[index]
     names = priced.placed.name(priced.assignments[choice.assignment])
     axes = [axis.name for axis in costs.mesh.axes]
@@ -220,7 +220,7 @@ def _ranges(layers: list[int]) -> list[list[int]]:
     return [[run[0], run[-1]] for run in runs]
 
 
-def _sent(costs: GraphCosts, choices: tuple[Choice, ...]) -> list[Json]:
+def _sent(costs: GraphCosts, choices: tuple[OperatorChoice, ...]) -> list[Json]:
     """Return the bytes that each device sends in a step, by purpose, phase, collective and axes."""
     totals: dict[tuple[str, str, str, tuple[str, ...]], list[float]] = {}
     for sent in communication(costs, choices):

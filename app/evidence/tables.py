@@ -14,7 +14,7 @@ from meshwright.app.evidence.training.cells import NotPredictedError, read_heade
 from meshwright.app.evidence.training.folds import FoldedReport, folds_document, validate_in_folds
 from meshwright.app.evidence.training.prediction import CostedRun, costed_run
 from meshwright.app.evidence.training.report import Report, report_document, validate
-from meshwright.app.evidence.training.rows import MeasuredRun, read_measured_runs
+from meshwright.app.evidence.training.rows import ValidationRun, read_measured_runs
 from meshwright.app.evidence.training.sources import sources_of
 from meshwright.app.requests.plan_documents import answer_document
 from meshwright.app.requests.resolve import request_document
@@ -84,7 +84,7 @@ PER_WRITE = 100
 """Rows whose files are written together: a model graph is up to a megabyte."""
 
 
-def write_requests(rows: Sequence[MeasuredRun], folder: Path) -> int:
+def write_requests(rows: Sequence[ValidationRun], folder: Path) -> int:
     """Write "row-<line>.request.json" and "row-<line>.plan.json" of each predicted row; return how many rows were written.
 
     Rows whose last micro-batch is a smaller one have no plan document, and are left out. Raises PlanFileError for a folder
@@ -104,7 +104,7 @@ def write_requests(rows: Sequence[MeasuredRun], folder: Path) -> int:
     return written
 
 
-def _files_of(row: MeasuredRun, folder: Path) -> Iterator[OutputFile]:
+def _files_of(row: ValidationRun, folder: Path) -> Iterator[OutputFile]:
     try:
         costed = costed_run(row.run)
     except NotPredictedError:

@@ -28,8 +28,14 @@ from meshwright.app.models.native_params import as_config, is_native
 from meshwright.app.models.stated_parameters import StatedParameters, refuse_contradiction, stated_by_names
 from meshwright.costmodels.errors import ModelError, did_you_mean
 from meshwright.costmodels.model.dims import HIDDEN
-from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.hyperparameters import Hyperparameters, RotaryScaling, RotaryScalingKind, RouterRule, RouterScore
+from meshwright.solver.problem.graph import (
+    Hyperparameters,
+    ModelGraph,
+    RotaryScaling,
+    RotaryScalingKind,
+    RouterRule,
+    RouterScore,
+)
 
 # Models of text and images, and the text model that their 'text_config' describes unless it says otherwise.
 TEXT_MODELS = {

@@ -10,7 +10,7 @@ from meshwright.app.base.output_files import OutputFile, write_outputs
 from meshwright.app.base.quoting import csv_text
 from meshwright.app.pictures.drawings import frontier_drawing, memory_drawing, timeline_drawing
 from meshwright.app.pictures.rank_map import map_drawing
-from meshwright.app.pictures.trace import trace_text
+from meshwright.app.pictures.step_timeline import trace_text
 from meshwright.app.requests.plan_documents import answer_document, flat, stage_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest

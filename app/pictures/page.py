@@ -30,10 +30,9 @@ from meshwright.app.pictures.drawings import (
 )
 from meshwright.app.pictures.rank_map import map_drawing
 from meshwright.app.pictures.step_timeline import has_step
-from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import ByGroup, Pipelines, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import placement_of
-from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.plan import AnsweredRequest, FrontierPoint, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import OperatorSharding, Stage
 from meshwright.solver.blocks.tp_strategies import REPLICATE

@@ -118,7 +118,7 @@ def _named(bottom: float, said: str, names: Sequence[tuple[str, str]]) -> list[s
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MapPart:
     """Ranks that hold the same layers: their number among the parts of the plan, what they are in words, and their degrees.
 
     each     ranks of one replica among them
@@ -141,7 +141,7 @@ class Part:
 class Seat:
     """A rank: the part it belongs to, and its place among the ranks of that part."""
 
-    part: Part
+    part: MapPart
     index: int
 
     @property
@@ -174,7 +174,7 @@ def seats(answered: AnsweredRequest) -> dict[int, Seat]:
     found: dict[int, Seat] = {}
     trains = not isinstance(answered.plan.layout, OfWorkers)
     for number, (name, stage, each) in enumerate(_parts(answered)):
-        part = Part(number, name, stage.axes, each, trains)
+        part = MapPart(number, name, stage.axes, each, trains)
         for index, rank in enumerate(ranks_of_stage(stage)):
             found.setdefault(rank, Seat(part, index))
     return found

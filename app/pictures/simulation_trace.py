@@ -18,7 +18,7 @@ from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.app.service.load import own_load
 from meshwright.costmodels.errors import InfeasibleError, WorkloadError
 from meshwright.costmodels.queueing.results import RequestTimes
-from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline
+from meshwright.costmodels.queueing.simulation.replica import LoadTimeline
 from meshwright.solver.api import simulate
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, ScheduleArrivals, TraceArrivals

@@ -177,7 +177,7 @@ SEVERITIES = {Action.WARN: Severity.WARNING, Action.FAIL: Severity.ERROR}
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedFigure:
+class FigureRule:
     """A figure that may get worse by a relative tolerance: its rule, in words, how it is shown, which way is better."""
 
     name: str
@@ -196,11 +196,11 @@ class ComparedFigure:
 
 
 FIGURES = (
-    ComparedFigure("tokens_per_s", FindingRule.THROUGHPUT, "tokens/s", significant, higher_is_better=True),
-    ComparedFigure("step_time_s", FindingRule.LATENCY, "step time", seconds),
-    ComparedFigure("ttft_p95_s", FindingRule.LATENCY, "P95 TTFT", seconds),
-    ComparedFigure("tpot_p95_s", FindingRule.LATENCY, "P95 TPOT", seconds),
-    ComparedFigure("cost_per_million_tokens", FindingRule.COST, "cost per million tokens", lambda usd: f"{usd:.3g} USD"),
+    FigureRule("tokens_per_s", FindingRule.THROUGHPUT, "tokens/s", significant, higher_is_better=True),
+    FigureRule("step_time_s", FindingRule.LATENCY, "step time", seconds),
+    FigureRule("ttft_p95_s", FindingRule.LATENCY, "P95 TTFT", seconds),
+    FigureRule("tpot_p95_s", FindingRule.LATENCY, "P95 TPOT", seconds),
+    FigureRule("cost_per_million_tokens", FindingRule.COST, "cost per million tokens", lambda usd: f"{usd:.3g} USD"),
 )
 
 
@@ -292,7 +292,7 @@ def _same_work(was: LockedPlan, now: LockedPlan) -> bool:
     return math.isclose(*tokens, rel_tol=LOCKED_PRECISION)
 
 
-def _figure_finding(figure: ComparedFigure, was: float | None, now: float | None, policy: Policy) -> Finding | None:
+def _figure_finding(figure: FigureRule, was: float | None, now: float | None, policy: Policy) -> Finding | None:
     if was is None and now is None:
         return None
     if was is None or now is None:

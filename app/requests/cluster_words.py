@@ -21,7 +21,7 @@ from types import MappingProxyType
 from meshwright.app.base.figures import NETWORK_CARD, SIZE, read_quantity
 from meshwright.app.requests.cloud_machines import with_kind
 from meshwright.app.requests.hardware_words import (
-    Form,
+    BoardForm,
     Hardware,
     Named,
     bridge_of,
@@ -394,7 +394,7 @@ def _saying(words: str, names: list[Named], network: str | None, text: str) -> _
     left = _MEMORY.sub(take_memory, _BARE_CARDS.sub(take_cards, left))
     denials = [bool(match["no"] or match["without"]) for match in _NVLINK.finditer(left)]
     left = _NVLINK.sub(" ", left)
-    forms = {form for pattern, form in ((_PCIE, Form.PCIE), (_SXM, Form.SXM)) if pattern.search(left)}
+    forms = {form for pattern, form in ((_PCIE, BoardForm.PCIE), (_SXM, BoardForm.SXM)) if pattern.search(left)}
     left = re.sub(r"\(\s*[,;]?\s*\)", " ", _SXM.sub(" ", _PCIE.sub(" ", left)))
     left = re.sub(r"(?<=[0-9])\s*[x×*](?=[^\s0-9])", " x ", re.sub(r"(?<=[x×*])\s*\(|_", " ", left))
     hardware = _one(names, memory, forms, text)
@@ -416,7 +416,7 @@ def _as_memory(said: str) -> int | None:
     return None if found is None or int(found[1]) in _NETWORK_GBIT_PER_S else int(found[1])
 
 
-def _one(names: list[Named], memory: set[int], forms: set[Form], text: str) -> Hardware:
+def _one(names: list[Named], memory: set[int], forms: set[BoardForm], text: str) -> Hardware:
     """Return the one thing that the names of a clause mean; names of one device are one thing said twice."""
     memory |= {size for name in names if (size := size_in(name)) is not None}
     if len(memory) > 1 or len(forms) > 1:
@@ -424,7 +424,7 @@ def _one(names: list[Named], memory: set[int], forms: set[Form], text: str) -> H
         raise ClusterError(
             "these words say two things of one device", given=said, allowed="one size, one form", remedy=EXAMPLES
         )
-    size, form = (next(iter(memory), None), next(iter(forms), Form.UNSAID))
+    size, form = (next(iter(memory), None), next(iter(forms), BoardForm.UNSAID))
     found = [chosen(name, memory_gb=size, form=form, words=text) for name in names]
     if any(each.node.device.name != found[0].node.device.name for each in found):
         raise ClusterError(

@@ -66,7 +66,7 @@ _CORES_OF_A_CHIP = {"v4": 2, "v5p": 2}
 """A slice is named by its TensorCores, of which chips of these kinds have two (Google Cloud, TPU versions)."""
 
 
-class Form(Enum):
+class BoardForm(Enum):
     """The form of a board that its words say."""
 
     SXM = "sxm"
@@ -207,7 +207,7 @@ def size_in(named: Named) -> int | None:
     return int(size[1]) if size is not None and any(each.is_device for each in named.means) else None
 
 
-def chosen(named: Named, *, memory_gb: int | None, form: Form, words: str) -> Hardware:
+def chosen(named: Named, *, memory_gb: int | None, form: BoardForm, words: str) -> Hardware:
     """Return what a name means beside the memory and the form that are said; raises ClusterError where there is no such board,
     or several are."""
     if not named.means:
@@ -251,8 +251,8 @@ def has_memory(device: Device, gb: int) -> bool:
     return 0.92 <= device.memory_bytes / (gb * 1e9) <= 1.1
 
 
-def _has_form(node: NodeType, form: Form) -> bool:
-    return form is Form.UNSAID or (form is Form.PCIE) == is_pcie(node)
+def _has_form(node: NodeType, form: BoardForm) -> bool:
+    return form is BoardForm.UNSAID or (form is BoardForm.PCIE) == is_pcie(node)
 
 
 def is_pcie(node: NodeType) -> bool:

@@ -16,7 +16,7 @@ from meshwright.app.requests.document import RequestDocument, RunsUse
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
 from meshwright.costmodels.calibration.from_runs import RUN_KEY_PREFIX, is_run_key, run_calibration
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.costmodels.model.memory_law import MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryEvidence, MemoryOutcome, learned_law
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
@@ -61,7 +61,8 @@ def with_memory_of_runs(workload: TrainingWorkload, search: Search, calibrations
     if learned is None or not learned.document["memory"] or (stated is not None and stated.memory is not None):
         return workload
     outcomes = [
-        MemoryOutcome(Outcome(each["outcome"]), each["median_bytes"], each["told_bytes"]) for each in learned.document["memory"]
+        MemoryOutcome(MemoryEvidence(each["outcome"]), each["median_bytes"], each["told_bytes"])
+        for each in learned.document["memory"]
     ]
     origin = f"{len(outcomes)} measured runs of this framework on this hardware"
     law = learned_law(implementation_of(workload, search).memory, outcomes, origin=origin)

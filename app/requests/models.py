@@ -23,8 +23,7 @@ from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError
 from meshwright.costmodels.model.dims import EXPERTS
-from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.hyperparameters import Hyperparameters
+from meshwright.solver.problem.graph import Hyperparameters, ModelGraph
 
 # Where requests find what is registered under the names that they give.
 

@@ -12,7 +12,7 @@ from meshwright.app.service.explaining.measured import Metric
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.plan_record import PlanRecord
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choices import Launcher
 
 MOST_FILES = 20

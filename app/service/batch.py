@@ -21,7 +21,7 @@ from meshwright.app.store.jobs import REPLAN_URGENCY, BegunJob, JobKind, JobStat
 from meshwright.app.store.plans import PlanRepository, StoredPlan
 from meshwright.app.store.questions import QuestionRepository, plan_arrived
 from meshwright.app.store.replans import (
-    Compared,
+    JudgedReplan,
     Outcome,
     ReplanRepository,
     SwitchCost,
@@ -101,7 +101,7 @@ class BatchStarter:
         batch = ReplanRepository(self._engine, tenant)
         if isinstance(question, InvalidInputError):
             batch.assign(connection, item.id, digest="", job=None)
-            batch.settle(connection, item.id, Compared(Outcome.FAILED, str(question), None, None))
+            batch.settle(connection, item.id, JudgedReplan(Outcome.FAILED, str(question), None, None))
             return
         digest = question.key.digest
         questions = QuestionRepository(self._engine, tenant)
@@ -166,10 +166,10 @@ class Settler:
         else:
             undecided = "the search ended at its time limit before it could decide"
             reason = undecided if end.problem is None else str(json.loads(end.problem)["detail"])
-            end_items(self._engine, connection, job.tenant, job.digest, Compared(Outcome.FAILED, reason, None, None))
+            end_items(self._engine, connection, job.tenant, job.digest, JudgedReplan(Outcome.FAILED, reason, None, None))
 
 
-def end_items(engine: Engine, connection: Connection, tenant: str, digest: str, compared: Compared) -> None:
+def end_items(engine: Engine, connection: Connection, tenant: str, digest: str, compared: JudgedReplan) -> None:
     """Settle every item that waits for a plan which will not come."""
     batches = ReplanRepository(engine, tenant)
     waiting = batches.awaiting(connection, digest)

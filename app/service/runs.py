@@ -41,8 +41,7 @@ from meshwright.app.store.runs import (
 from meshwright.app.store.tables import DEFAULT_TENANT
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import LATENCY, RUN_CALIBRATION_SCHEMA, UNMEASURED_TIME
-from meshwright.costmodels.fitting.calibration import LatencyPoint, learned_latency
-from meshwright.costmodels.fitting.run_times import learned_time
+from meshwright.costmodels.fitting.calibration import LatencyPoint, learned_latency, learned_time
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.latency_law import HOST_STEP_SIGMA_S, OUTSIDE_SIGMA_S, LatencyLaw, latency_law
 from meshwright.costmodels.version import COST_MODEL_VERSION

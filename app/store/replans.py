@@ -45,7 +45,7 @@ class PlanValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class JudgedReplan:
     """The outcome, and why, in words."""
 
     outcome: Outcome
@@ -75,18 +75,18 @@ def plan_value(plan_text: str) -> PlanValue:
     return PlanValue(plan["feasible"], certificate["objective"], certificate["unit"], reason["message"] if reason else None)
 
 
-def compare_values(old: PlanValue | None, new: PlanValue) -> Compared:
+def compare_values(old: PlanValue | None, new: PlanValue) -> JudgedReplan:
     """Compare a new plan with the old one; without an old one that was feasible, a feasible one is better."""
     old_value = old.objective if old else None
     if not new.feasible:
-        return Compared(Outcome.INFEASIBLE, new.reason or "nothing fits", old_value, None)
+        return JudgedReplan(Outcome.INFEASIBLE, new.reason or "nothing fits", old_value, None)
     if old is None or not old.feasible or old_value is None or new.objective is None:
-        return Compared(Outcome.BETTER, "there was no feasible plan", old_value, new.objective)
+        return JudgedReplan(Outcome.BETTER, "there was no feasible plan", old_value, new.objective)
     change = (new.objective - old_value) / old_value if old_value else new.objective - old_value
     if abs(change) <= SAME_VALUE:
-        return Compared(Outcome.UNCHANGED, "the objective is the same", old_value, new.objective)
+        return JudgedReplan(Outcome.UNCHANGED, "the objective is the same", old_value, new.objective)
     said = f"{old_value:.6g} -> {new.objective:.6g} {new.unit} ({change:+.2%}; smaller is better)"
-    return Compared(Outcome.BETTER if change < 0 else Outcome.WORSE, said, old_value, new.objective)
+    return JudgedReplan(Outcome.BETTER if change < 0 else Outcome.WORSE, said, old_value, new.objective)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ class ReplanRepository:
         changed = owned(update(replan_items), replan_items, self._tenant).where(replan_items.c.id == item)
         connection.execute(changed.values(digest=digest, job=job))
 
-    def settle(self, connection: Connection, item: int, compared: Compared, switch: SwitchCost | None = None) -> None:
+    def settle(self, connection: Connection, item: int, compared: JudgedReplan, switch: SwitchCost | None = None) -> None:
         """Note what became of an item, and what it costs to switch to its new plan."""
         changed = owned(update(replan_items), replan_items, self._tenant).where(replan_items.c.id == item)
         connection.execute(

@@ -23,7 +23,7 @@ from meshwright.app.store.engine import writing
 from meshwright.app.store.jobs import Job, JobFilter, JobKind, JobRepository, JobStatus
 from meshwright.app.store.plans import PlanStore
 from meshwright.app.store.principal import Principal
-from meshwright.app.store.replans import Compared, Outcome
+from meshwright.app.store.replans import JudgedReplan, Outcome
 from meshwright.app.web.gate import Reader, RequestGate, Writer
 from meshwright.app.web.schemas import JobDocument, JobPage, job_document
 
@@ -31,7 +31,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 KEEP_ALIVE_S = 15.0
 EVENT_STREAM = "text/event-stream"
-JOB_CANCELLED = Compared(Outcome.CANCELLED, "its job was cancelled", None, None)
+JOB_CANCELLED = JudgedReplan(Outcome.CANCELLED, "its job was cancelled", None, None)
 _CURSOR = "job"
 _MAX_ID = 36
 _PLAN_ANSWERS: dict[int | str, dict[str, Any]] = {

@@ -16,7 +16,7 @@ from benchmarks.held_out.step_errors import HeldOutStep, fit_step_errors, step_e
 from meshwright.app.evidence.training.fitting import fit_constants, fitted_runs, refit
 from meshwright.app.evidence.training.prediction import Constants
 from meshwright.app.evidence.training.report import Report, report_of
-from meshwright.app.evidence.training.rows import MeasuredRun
+from meshwright.app.evidence.training.rows import ValidationRun
 from meshwright.app.evidence.training.scores import ScoredRun, score_run
 from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.solver.training.report.bands import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
@@ -64,7 +64,7 @@ class LeftOut:
     assumed: Banded
 
 
-def leave_one_source_out(rows: Sequence[MeasuredRun], unmapped: Sequence[MeasuredRun], *, pool: Executor) -> LeftOut:
+def leave_one_source_out(rows: Sequence[ValidationRun], unmapped: Sequence[ValidationRun], *, pool: Executor) -> LeftOut:
     """Fit constants, laws of memory and bands to all sources but one, and score that one, for each.
 
     All work is done in processes of ``pool``, which are quicker with one thread each (`processes_of_one_thread`). The rows have
@@ -92,7 +92,7 @@ def processes_of_one_thread(workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
-def constants_without(timed: Sequence[MeasuredRun]) -> tuple[Constants, dict[str, Constants]]:
+def constants_without(timed: Sequence[ValidationRun]) -> tuple[Constants, dict[str, Constants]]:
     """Return the constants of all timed runs, and for each source those that have not seen it."""
     runs = fitted_runs(timed, of_source=RUNS_OF_SOURCE)
     constants, parts = fit_constants(runs)
@@ -100,7 +100,7 @@ def constants_without(timed: Sequence[MeasuredRun]) -> tuple[Constants, dict[str
     return constants, {source: refit(parts, runs, sources != source) for source in dict.fromkeys(sources.tolist())}
 
 
-def _laws(rows: Sequence[MeasuredRun]) -> dict[str, MemoryLaw]:
+def _laws(rows: Sequence[ValidationRun]) -> dict[str, MemoryLaw]:
     return laws_without(told_memory(rows))
 
 

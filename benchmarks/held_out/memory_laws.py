@@ -24,7 +24,7 @@ from scipy.special import stdtr, stdtrit
 
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import costed_run
-from meshwright.app.evidence.training.rows import MeasuredRun, RunStatus
+from meshwright.app.evidence.training.rows import RunStatus, ValidationRun
 from meshwright.app.evidence.training.sources import UNKNOWN, MemoryCount, MemoryRank
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK, MemoryLaw
 
@@ -71,7 +71,7 @@ class ToldMemory:
     ran_out: bool
 
 
-def told_memory(runs: Sequence[MeasuredRun]) -> list[ToldMemory]:
+def told_memory(runs: Sequence[ValidationRun]) -> list[ToldMemory]:
     """Every predicted run with a peak, and every one of sources that say what ran out of memory. Sources that the mapping does
     not have say nothing of a profile."""
     known = [run for run in runs if run.run.reading is not UNKNOWN]
@@ -87,7 +87,7 @@ def told_memory(runs: Sequence[MeasuredRun]) -> list[ToldMemory]:
     return found
 
 
-def _told(run: MeasuredRun) -> ToldMemory:
+def _told(run: ValidationRun) -> ToldMemory:
     # Plans that would have been recomputed to fit are taken as they stand: their label is what is fitted.
     costed = costed_run(replace(run.run, recompute=run.run.recompute or "none"))
     reading, peak = run.run.reading, run.outcome.peak_memory_gb

@@ -89,7 +89,7 @@ class MemoryLaw:
         return chance if chance >= LEAST_CHANCE else 0.0
 
 
-class Outcome(StrEnum):
+class MemoryEvidence(StrEnum):
     """The evidence that a run gives about its memory."""
 
     PEAK = "peak"
@@ -108,7 +108,7 @@ class MemoryOutcome:
     told_bytes     its peak, or what it had
     """
 
-    outcome: Outcome
+    outcome: MemoryEvidence
     median_bytes: float
     told_bytes: float
 
@@ -149,10 +149,10 @@ def learned_law(law: MemoryLaw, outcomes: Sequence[MemoryOutcome], *, origin: st
     bounds: dict[Bound, None] = {}
     for each in outcomes:
         excess = math.log(each.told_bytes / each.median_bytes)
-        if each.outcome is Outcome.PEAK:
+        if each.outcome is MemoryEvidence.PEAK:
             seen[each.median_bytes].append(excess)
         else:
-            bounds[Bound(excess, above=each.outcome is Outcome.RAN_OUT)] = None
+            bounds[Bound(excess, above=each.outcome is MemoryEvidence.RAN_OUT)] = None
     told = learned_error(
         law.shared_sigma, law.own_sigma, scatter=scatter, seen=list(map(fmean, seen.values())), bounds=tuple(bounds)
     )

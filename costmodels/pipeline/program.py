@@ -128,7 +128,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class RankOrder:
+class RankSlots:
     """The slots of one rank so far. Each call adds the next micro-batch of a chunk, in order of arrival."""
 
     chunks: tuple[Chunk, ...]

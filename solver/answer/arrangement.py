@@ -12,7 +12,7 @@ from meshwright.solver.answer.layouts import ByGroup, Layout, Pipelines, Placeme
 from meshwright.solver.answer.pipeline_plan import with_placement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Axes, Stage
-from meshwright.solver.problem.choice import Lock, Part, Place
+from meshwright.solver.problem.choice import LockPlace, Part, Place
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER
 
@@ -109,7 +109,7 @@ def unusual_choices(layout: Layout | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for entry in LEDGER.values():
         place = entry.choice.place
-        if layout is None or place is None or entry.choice.lock is not Lock.CHOICES:
+        if layout is None or place is None or entry.choice.lock is not LockPlace.CHOICES:
             continue
         values = chosen(layout, place)
         if any(value != usual(place) for value in values):

@@ -13,10 +13,10 @@ from typing import Any, get_args, get_type_hints
 
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer import layouts
+from meshwright.solver.answer.layouts import named, record_as
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord, ReplicaPool, ReplicaShares
 from meshwright.solver.answer.plan_record import ServingLayout as ServingFields
-from meshwright.solver.answer.record_fields import named, record_as
 
 
 def record_of(plan: Plan) -> PlanRecord:

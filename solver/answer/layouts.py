@@ -5,15 +5,34 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
-from meshwright.solver.answer.record_fields import written_as
 from meshwright.solver.answer.stage import Axes, DeviceRange, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap
+
+Record = TypeVar("Record")
+
+
+def written_as(name: str) -> Mapping[str, str]:
+    """Return the metadata of a part of a serving layout that stands in plan documents under another name than its own."""
+    return {"written_as": name}
+
+
+def named(record: Any, *, but: str = "") -> dict[str, Any]:
+    """The fields of a record by their names."""
+    return {each.name: getattr(record, each.name) for each in fields(record) if each.name != but}
+
+
+def record_as(form: type[Record], given: Any, **others: Any) -> Record:
+    """The record of a type from one that has fields of the same names, and from others."""
+    wanted = {each.name for each in fields(form)}  # type: ignore[arg-type]
+    return form(**{name: value for name, value in named(given).items() if name in wanted} | others)
+
 
 # Equal workers of a serving plan: what every form of one is made of.
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import ByGroup, Pipelines, Placement, PlanSlice, Stagewise, Uniform
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import FrontierPoint, Plan
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.stage import Axes, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.choices import TpOverlap

@@ -8,11 +8,90 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
+from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.layouts import Layout
-from meshwright.solver.answer.predicted import CalibrationUse, Certificate, Equals, Predicted, RunnerUp, SearchStats
-from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason, Suggestion
+from meshwright.solver.answer.predicted import (
+    UNFINISHED_SEARCH,
+    CalibrationUse,
+    Certificate,
+    Equals,
+    Predicted,
+    Reason,
+    RunnerUp,
+    SearchStats,
+    Suggestion,
+)
+from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.request import PlanRequest
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """A plan that no other beats in every respect. Of a training plan, ``memory_headroom_bytes`` is what its fullest device has
+    left; figures that are not known are None."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    summary: str
+    devices: int
+    tokens_per_s: float
+    peak_memory_bytes: float
+    memory_headroom_bytes: float | None = None
+    cost_per_million_tokens: float | None = None
+    energy_per_step_j: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptWorkers:
+    """Prefill workers of two pools: node group, degrees of one (dp 1), their number, and tokens in a step."""
+
+    __pydantic_config__ = STRICT_RECORD
+
+    group: str
+    axes: Axes
+    workers: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class InteractivityPoint:
+    """A replica in steady state, or two pools: its places are never empty. No queue and no percentile is in its figures.
+
+    axes     degrees of one replica (dp 1) on devices of node group ``group``; of pools one of ``workers`` decode workers
+    devices  of the replica, or of both pools
+    batch    sequences that run at once, all attention groups together; ``max_num_seqs`` is of each group
+    tokens_per_s_per_device, tokens_per_s_per_user  output tokens; a user's are the inverse of the mean time per output token
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    summary: str
+    group: str
+    axes: Axes
+    devices: int
+    batch: float
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    tokens_per_s_per_device: float
+    tokens_per_s_per_user: float
+    workers: int = 1
+    prefill: PromptWorkers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interactivity:
+    """Throughput of a device against tokens per second of a user: steady states of workers that do prefill and decode, and of
+    pools where the request allows them, which no other beats in both, most throughput first.
+
+    The plan itself beside them: its output tokens per second and device at its load, and those of a user at its mean batch.
+    """
+
+    __pydantic_config__ = STRICT_RECORD
+
+    points: tuple[InteractivityPoint, ...]
+    plan_tokens_per_s_per_device: float
+    plan_tokens_per_s_per_user: float
+
 
 PLAN_SCHEMA = "meshwright.plan/1"
 

@@ -12,7 +12,6 @@ from typing import Literal
 
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import STRICT_RECORD
-from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
 from meshwright.solver.answer.layouts import (
     EngineLoad,
     GroupShare,
@@ -22,17 +21,18 @@ from meshwright.solver.answer.layouts import (
     PromptPhase,
     WholeSequencePipelines,
 )
-from meshwright.solver.answer.plan import PLAN_SCHEMA
+from meshwright.solver.answer.plan import PLAN_SCHEMA, FrontierPoint, Interactivity
 from meshwright.solver.answer.predicted import (
     CalibrationUse,
     Certificate,
     Equals,
     Predicted,
+    Reason,
     RunnerUp,
     SearchStats,
+    Suggestion,
     TimeBreakdown,
 )
-from meshwright.solver.answer.reason import Reason, Suggestion
 from meshwright.solver.answer.stage import Axes, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap

@@ -8,8 +8,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Self
 
+from meshwright.solver.problem.choice import Degrees, MeshChoice
 from meshwright.solver.problem.choices import Launcher, Space
-from meshwright.solver.problem.declared.mesh_choice import Degrees, MeshChoice
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import LAUNCHERS, MECHANISM, UNDECIDED, in_words, read_words
 from meshwright.solver.problem.search import Search

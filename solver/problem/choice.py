@@ -1,12 +1,17 @@
-"""The facts about a search choice, for all who search, limit, print, lock, launch or draw it."""
+"""The facts about a search choice, for all who search, limit, print, lock, launch or draw it.
+
+The choices that a candidate's mesh has beside its degrees are a kind of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from enum import Enum
+from enum import Enum, StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
+
+from meshwright.solver.problem.choices import Launcher
 
 
 class Form(Enum):
@@ -79,7 +84,7 @@ class Said(Enum):
     NOT_OF_THE_SPACE = "not at all: it restricts no plan"
 
 
-class Lock(Enum):
+class LockPlace(Enum):
     """Where the structure of a locked plan shows a choice."""
 
     AXES = "axes"
@@ -116,12 +121,12 @@ class Choice:
     unnamed: Unnamed
     published: Published | tuple[Any, ...]
     said: Said
-    lock: Lock
+    lock: LockPlace
     at_most: float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A choice in the ledger: the field of `Search` that it is, its default, and what it says of itself."""
 
     name: str
@@ -134,15 +139,15 @@ class Entry:
         return isinstance(self.default, tuple)
 
 
-def ledger_of(record: type[Any]) -> Mapping[str, Entry]:
+def ledger_of(record: type[Any]) -> Mapping[str, LedgerEntry]:
     """The entries of a record's fields, in order; raises TypeError for a field that says nothing, or what can't be."""
     hints = get_type_hints(record, include_extras=True)
-    found: dict[str, Entry] = {}
+    found: dict[str, LedgerEntry] = {}
     for each in fields(record):
         said = [item for item in _annotations(hints[each.name]) if isinstance(item, Choice)]
         if len(said) != 1:
             raise TypeError(f"{record.__name__}.{each.name} says what it is {len(said)} times: annotate it with one Choice")
-        entry = Entry(each.name, each.default, said[0])
+        entry = LedgerEntry(each.name, each.default, said[0])
         _require_sense(entry)
         found[each.name] = entry
     return MappingProxyType(found)
@@ -152,16 +157,16 @@ def _annotations(hint: object) -> tuple[object, ...]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
 
-def _require_sense(entry: Entry) -> None:
+def _require_sense(entry: LedgerEntry) -> None:
     """Raise TypeError where two things that a choice says do not go together."""
     name, choice = entry.name, entry.choice
     faults = {
         "its word is empty": not choice.word,
         "no form has it": not choice.forms,
-        "it stands in a plan, but no lock shows it": choice.place is not None and choice.lock is Lock.NOT_OF_A_PLAN,
+        "it stands in a plan, but no lock shows it": choice.place is not None and choice.lock is LockPlace.NOT_OF_A_PLAN,
         "launchers have it or have it not, but it stands in no plan": (choice.launched is Launched.NOT_OF_A_PLAN)
         != (choice.place is None),
-        "a lock shows what stands in no plan": choice.place is None and choice.lock is not Lock.NOT_OF_A_PLAN,
+        "a lock shows what stands in no plan": choice.place is None and choice.lock is not LockPlace.NOT_OF_A_PLAN,
         "it restricts plans, but no certificate says so": choice.place is not None and choice.said is Said.NOT_OF_THE_SPACE,
         "only values that a request names can be listed": choice.said is Said.LISTED and not entry.lists,
         "only values that a request names can be limited to a few": isinstance(choice.published, tuple) and not entry.lists,
@@ -169,3 +174,52 @@ def _require_sense(entry: Entry) -> None:
     broken = [fault for fault, is_broken in faults.items() if is_broken]
     if broken:
         raise TypeError(f"the choice {name} can't be used: {'; '.join(broken)}")
+
+
+class Degrees(Protocol):
+    """The degrees of a mesh, and how many of its ranks hold the same experts."""
+
+    @property
+    def dp(self) -> int:
+        """Replicas."""
+
+    @property
+    def pp(self) -> int:
+        """Stages."""
+
+    @property
+    def expert_dp(self) -> int:
+        """Ranks that hold the same experts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnlikeStages:
+    """Why stages that differ have the usual value of a choice alone: for those who ask for another, or give a plan of it."""
+
+    asked: str
+    given: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshChoice(Choice):
+    """A choice of one of a few values, the usual one first.
+
+    values         in order of preference among equals
+    is_open        whether plans of such degrees differ by value; where they do not, they have the usual one
+    launched_by    the values that a launcher can start on a mesh
+    words          of values in the name of a candidate; those of the usual one are left out
+    mechanisms     what must be set up for a value, in words
+    unlike_stages  why stages that differ have the usual value alone
+    """
+
+    values: type[StrEnum]
+    is_open: Callable[[int, int], bool]
+    launched_by: Callable[[Launcher, Degrees], Collection[Any]]
+    words: Mapping[Any, str]
+    mechanisms: Mapping[Any, str]
+    unlike_stages: UnlikeStages
+
+    @property
+    def usual(self) -> Any:
+        """The value of plans that say nothing."""
+        return next(iter(self.values))

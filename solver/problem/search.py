@@ -19,10 +19,10 @@ from meshwright.solver.problem.choice import (
     SERVING,
     TRAINING,
     Choice,
-    Entry,
     Form,
     Launched,
-    Lock,
+    LedgerEntry,
+    LockPlace,
     Part,
     Place,
     Published,
@@ -61,7 +61,7 @@ def setting(word: str, forms: frozenset[Form] = EVERY_FORM, *, said: Said, at_mo
         unnamed=Unnamed.DEFAULT,
         published=Published.AS_ASKED,
         said=said,
-        lock=Lock.NOT_OF_A_PLAN,
+        lock=LockPlace.NOT_OF_A_PLAN,
         at_most=at_most,
     )
 
@@ -73,7 +73,7 @@ def restriction(
     forms: frozenset[Form] = TRAINING,
     launched: Launched,
     published: Published | tuple[Any, ...],
-    lock: Lock,
+    lock: LockPlace,
     unnamed: Unnamed = Unnamed.ANY,
 ) -> Choice:
     """Return the choice of a field that lists the values which a plan may have."""
@@ -96,7 +96,7 @@ def degree(
     *,
     launched: Launched,
     published: Published | tuple[Any, ...] = Published.AS_ASKED,
-    lock: Lock = Lock.AXES,
+    lock: LockPlace = LockPlace.AXES,
     unnamed: Unnamed = Unnamed.ANY,
 ) -> Choice:
     """Return the choice of a mesh axis."""
@@ -104,7 +104,9 @@ def degree(
     return restriction(word, place, forms=forms, launched=launched, published=published, lock=lock, unnamed=unnamed)
 
 
-def of_stages(word: str, path: str, *, launched: Launched, closed: tuple[Any, ...], lock: Lock = Lock.CHOICES) -> Choice:
+def of_stages(
+    word: str, path: str, *, launched: Launched, closed: tuple[Any, ...], lock: LockPlace = LockPlace.CHOICES
+) -> Choice:
     """Return the choice of something of stages that has its default alone unless a request names it, as for all published
     planners, whose values are ``closed``."""
     place = Place(Part.STAGES, path)
@@ -112,7 +114,7 @@ def of_stages(word: str, path: str, *, launched: Launched, closed: tuple[Any, ..
 
 
 def opening(
-    word: str, forms: frozenset[Form], place: Place, *, launched: Launched, lock: Lock, at_most: float | None = None
+    word: str, forms: frozenset[Form], place: Place, *, launched: Launched, lock: LockPlace, at_most: float | None = None
 ) -> Choice:
     """Return the choice of a field that opens a form, or an order of devices, which is not searched unless asked for."""
     return Choice(
@@ -200,19 +202,19 @@ class Search:
     # With a published planner, `solver.training.space.candidates` lets tp ranks share an expert alone.
     etp: Annotated[
         tuple[PositiveInt, ...],
-        degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT, lock=Lock.CHOICES),
+        degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT, lock=LockPlace.CHOICES),
     ] = ()
     ulysses: Annotated[
-        tuple[PositiveInt, ...], degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,), lock=Lock.CHOICES)
+        tuple[PositiveInt, ...], degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,), lock=LockPlace.CHOICES)
     ] = ()
     attention_dp: Annotated[
-        tuple[PositiveInt, ...], degree("attention_dp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)
+        tuple[PositiveInt, ...], degree("attention_dp", SERVING, launched=Launched.BY_RULES, lock=LockPlace.CHOICES)
     ] = ()
-    kvp: Annotated[tuple[PositiveInt, ...], degree("kvp", SERVING, launched=Launched.BY_RULES, lock=Lock.CHOICES)] = ()
+    kvp: Annotated[tuple[PositiveInt, ...], degree("kvp", SERVING, launched=Launched.BY_RULES, lock=LockPlace.CHOICES)] = ()
     modes: Annotated[
         tuple[ServingMode, ...],
         Len(1),
-        opening("modes", SERVING, Place(Part.FORM), launched=Launched.BY_RULES, lock=Lock.PREFILL),
+        opening("modes", SERVING, Place(Part.FORM), launched=Launched.BY_RULES, lock=LockPlace.PREFILL),
     ] = (ServingMode.AGGREGATED,)
     worker_kinds: Annotated[
         int,
@@ -222,7 +224,7 @@ class Search:
             frozenset({Form.KINDS}),
             Place(Part.FORM),
             launched=Launched.BY_RULES,
-            lock=Lock.WORKER_KINDS,
+            lock=LockPlace.WORKER_KINDS,
         ),
     ] = 1
     microbatch: Annotated[
@@ -232,7 +234,7 @@ class Search:
             Place(Part.PIPELINES, "microbatch.size"),
             launched=Launched.BY_EVERY,
             published=Published.AS_ASKED,
-            lock=Lock.MICROBATCH,
+            lock=LockPlace.MICROBATCH,
         ),
     ] = ()
     recompute: Annotated[
@@ -242,7 +244,7 @@ class Search:
             Place(Part.STAGES, "recompute"),
             launched=Launched.BY_EVERY,
             published=Published.BY_PRESET,
-            lock=Lock.STAGES,
+            lock=LockPlace.STAGES,
         ),
     ] = ()
     recompute_layers: Annotated[tuple[PositiveInt, ...], RECOMPUTE_LAYERS] = ()
@@ -253,7 +255,7 @@ class Search:
             Place(Part.STAGES, "zero_stage"),
             launched=Launched.BY_EVERY,
             published=Published.BY_PRESET,
-            lock=Lock.STAGES,
+            lock=LockPlace.STAGES,
         ),
     ] = ()
     # With a published planner, `solver.training.space.state_places` shards among all of dp x cp alone.
@@ -264,7 +266,7 @@ class Search:
             Place(Part.STAGES, "shard_ranks"),
             launched=Launched.BY_RULES,
             published=Published.AS_ASKED,
-            lock=Lock.CHOICES,
+            lock=LockPlace.CHOICES,
         ),
     ] = ()
     optimizers: Annotated[
@@ -274,7 +276,7 @@ class Search:
             Place(Part.PLACEMENT, "optimizer"),
             launched=Launched.BY_RULES,
             published=Published.OWN,
-            lock=Lock.CHOICES,
+            lock=LockPlace.CHOICES,
             unnamed=Unnamed.OWN,
         ),
     ] = ()
@@ -318,7 +320,7 @@ class Search:
             Place(Part.PIPELINES, "tp_overlap"),
             launched=Launched.BY_RULES,
             published=(TpOverlap.EXPOSED,),
-            lock=Lock.TP_OVERLAP,
+            lock=LockPlace.TP_OVERLAP,
             unnamed=Unnamed.DEFAULT,
         ),
     ] = ()
@@ -329,7 +331,7 @@ class Search:
             Place(Part.PIPELINES, "schedule"),
             launched=Launched.BY_EVERY,
             published=(Schedule.ONE_F_ONE_B,),
-            lock=Lock.SCHEDULE,
+            lock=LockPlace.SCHEDULE,
         ),
     ] = ()
     virtual_stages: Annotated[
@@ -339,7 +341,7 @@ class Search:
             Place(Part.STAGES, "chunk_layers", counted=True),
             launched=Launched.BY_RULES,
             published=Published.AS_ASKED,
-            lock=Lock.STAGES,
+            lock=LockPlace.STAGES,
         ),
     ] = ()
     token_slices: Annotated[
@@ -349,7 +351,7 @@ class Search:
             Place(Part.PIPELINES, "token_slices", counted=True),
             launched=Launched.BY_NONE,
             published=(1,),
-            lock=Lock.SCHEDULE,
+            lock=LockPlace.SCHEDULE,
             unnamed=Unnamed.DEFAULT,
         ),
     ] = ()
@@ -363,7 +365,7 @@ class Search:
             _IN_ONE_PIPELINE,
             Place(Part.PLACEMENT, "group_order"),
             launched=Launched.BY_EVERY,
-            lock=Lock.CHOICES,
+            lock=LockPlace.CHOICES,
         ),
     ] = GroupOrder.GIVEN
     idle_groups: Annotated[
@@ -373,16 +375,18 @@ class Search:
             _IN_ONE_PIPELINE,
             Place(Part.PLACEMENT, "idle_devices"),
             launched=Launched.BY_EVERY,
-            lock=Lock.CHOICES,
+            lock=LockPlace.CHOICES,
         ),
     ] = ()
     batch_shares: Annotated[
         BatchShares,
-        opening("batch_shares", frozenset({Form.BY_GROUP}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.GROUPS),
+        opening("batch_shares", frozenset({Form.BY_GROUP}), Place(Part.FORM), launched=Launched.BY_NONE, lock=LockPlace.GROUPS),
     ] = BatchShares.EVEN
     stage_degrees: Annotated[
         StageDegrees,
-        opening("stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=Lock.STAGES),
+        opening(
+            "stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=LockPlace.STAGES
+        ),
     ] = StageDegrees.SAME
     risk: Annotated[Risk, setting("risk", TRAINING, said=Said.BY_FORM)] = DEFAULT_RISK
     memory_share: Annotated[Fraction | None, setting("memory_share", SERVING, said=Said.NOT_OF_THE_SPACE)] = None
@@ -402,7 +406,7 @@ class Search:
             raise WorkloadError("unknown ZeRO stage", given=too_high, allowed="0, 1, 2, 3")
 
 
-LEDGER: Mapping[str, Entry] = ledger_of(Search)
+LEDGER: Mapping[str, LedgerEntry] = ledger_of(Search)
 """The search choices by the name of their field, in order. Made at import, so that a field that says too little stops all."""
 
 

@@ -15,19 +15,18 @@ from meshwright.costmodels.queueing.simulation.replica import pooled
 from meshwright.costmodels.units import STRICT_RECORD
 from meshwright.solver.answer.layouts import Kinds, WorkerKind
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS, Layout, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.planning import require_servable
-from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.promise.candidates import P95, Candidate, Measured
 from meshwright.solver.serving.promise.certificates import UNITS
 from meshwright.solver.serving.promise.evaluation import SCREENING_REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.serving.promise.question import Cause, Question, Refused, measurements, replica_count, usable_candidates
-from meshwright.solver.serving.promise.running import P95
 from meshwright.solver.serving.workers.cheapest import least_energy
 from meshwright.solver.serving.workers.given import is_in_layout, is_layout_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID, step_below

@@ -54,7 +54,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class TrialPlan:
     """A plan that may be run: its worth where it keeps its targets, its times, and if it kept them when it ran."""
 
     worth: float
@@ -125,12 +125,12 @@ def _decided(plan: Plan) -> object:
     return tuple((w.count, w.axes, w.max_num_seqs, w.max_num_batched_tokens, w.device_ranges) for w in layout.all_workers)
 
 
-def candidate_of(request: ServingRequest, plan: Plan, *, has_kept: bool | None) -> Candidate:
+def candidate_of(request: ServingRequest, plan: Plan, *, has_kept: bool | None) -> TrialPlan:
     """Return a plan as it is judged before its trial, or after."""
     figures, objective = plan.predicted, plan.certificate.objective
     assert figures is not None and objective is not None, "a feasible plan"
     promised = promised_of(request, pools=isinstance(plan.layout, Pools))
-    return Candidate(
+    return TrialPlan(
         1.0 / objective,
         Kept(promised.law.ttft, figures.ttft_p95_s or 0.0, promised.ttft_s),
         Kept(promised.law.tpot, figures.tpot_p95_s or 0.0, promised.tpot_s),
@@ -138,7 +138,7 @@ def candidate_of(request: ServingRequest, plan: Plan, *, has_kept: bool | None) 
     )
 
 
-def best_next(candidates: Sequence[Candidate], tried: Sequence[int]) -> int:
+def best_next(candidates: Sequence[TrialPlan], tried: Sequence[int]) -> int:
     """Return the candidate after whose trial the best that kept its targets is expected to be worth most, of those neither
     tried nor run; of equals the likeliest, then the first."""
     chances = [each.chances() for each in candidates]
@@ -146,7 +146,7 @@ def best_next(candidates: Sequence[Candidate], tried: Sequence[int]) -> int:
     return max(left, key=lambda i: (_expected_best(candidates, chances, [*tried, i]), fmean(chances[i]), -i))
 
 
-def _expected_best(candidates: Sequence[Candidate], chances: Sequence[tuple[float, ...]], tried: Sequence[int]) -> float:
+def _expected_best(candidates: Sequence[TrialPlan], chances: Sequence[tuple[float, ...]], tried: Sequence[int]) -> float:
     """The expected worth of the best of those tried and run that keeps its targets, 0 where none does."""
     known = {i for i, each in enumerate(candidates) if each.has_kept is not None}
     ordered = sorted({*tried, *known}, key=lambda i: -candidates[i].worth)
@@ -159,7 +159,7 @@ def _expected_best(candidates: Sequence[Candidate], chances: Sequence[tuple[floa
     return total / QUANTILES**2
 
 
-def ordered_trials(plans: Sequence[ServingPlan], candidates: Sequence[Candidate], *, most: int) -> tuple[ServingTrial, ...]:
+def ordered_trials(plans: Sequence[ServingPlan], candidates: Sequence[TrialPlan], *, most: int) -> tuple[ServingTrial, ...]:
     """Return at most ``most`` trials of those that have not run, in the order in which to run them.
 
     The first is the one of most expected worth, which need not be the request's own: that one keeps its targets with the
@@ -182,7 +182,7 @@ def ordered_trials(plans: Sequence[ServingPlan], candidates: Sequence[Candidate]
 
 
 def _tells(
-    candidates: Sequence[Candidate], chances: Sequence[tuple[float, ...]], taken: int, left: Sequence[int]
+    candidates: Sequence[TrialPlan], chances: Sequence[tuple[float, ...]], taken: int, left: Sequence[int]
 ) -> tuple[str, ...]:
     """Sentences on what the outcomes of a trial would say of the one that is worth most of those left."""
     if not left:

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.sharding_problem.core import Core, core_of
 from meshwright.solver.sharding_problem.problem import IntArray, ShardingProblem
-from meshwright.solver.sharding_problem.relaxation import Certificate
+from meshwright.solver.sharding_problem.relaxation import DualCertificate
 from meshwright.solver.sharding_problem.working_graph import (
     BoolArray,
     Fixed,
@@ -356,7 +356,7 @@ class ReducedPart:
 
 
 def reduced_part(
-    core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate, slack: float, stop: Stop
+    core: Core, choice: IntArray, *, free: IntArray, certificate: DualCertificate, slack: float, stop: Stop
 ) -> ReducedPart:
     """The subproblem of the ``free`` nodes around a choice that fits, strategies beyond ``slack`` left out, reduced."""
     graph, kept = _restricted(core, choice, free=free, certificate=certificate, slack=slack)
@@ -368,7 +368,7 @@ def reduced_part(
 
 
 def _restricted(
-    core: Core, choice: IntArray, *, free: IntArray, certificate: Certificate, slack: float
+    core: Core, choice: IntArray, *, free: IntArray, certificate: DualCertificate, slack: float
 ) -> tuple[WorkingGraph, list[IntArray]]:
     """The problem over the ``free`` nodes (ascending), and the strategies that it keeps of each; its node i is free[i].
 
@@ -404,7 +404,7 @@ def _restricted(
 
 
 def _allowed_pairs(
-    core: Core, edge: int, choice: IntArray, kept: tuple[IntArray, IntArray], certificate: Certificate, slack: float
+    core: Core, edge: int, choice: IntArray, kept: tuple[IntArray, IntArray], certificate: DualCertificate, slack: float
 ) -> FloatArray:
     table = core.table(edge)
     rows, columns = kept

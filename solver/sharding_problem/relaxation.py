@@ -33,7 +33,7 @@ _SMALLEST_TARGET, _LARGEST_TARGET = 0.002, 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate:
+class DualCertificate:
     """Slack of every choice above a proven bound: cost of any fit >= bound + slack of its strategies and edges.
 
     bound     proven lower bound on the cost of every choice that fits, rounding accounted for
@@ -125,7 +125,7 @@ class Relaxation:
         error += len(prices) * _EPSILON * (sold + float(prices.sum()) * self._most_usage)
         return value - sold + core.constant - error - abs(core.constant) * _EPSILON
 
-    def certificate(self) -> Certificate:
+    def certificate(self) -> DualCertificate:
         """Slacks at the best prices, after one more sweep there."""
         core, messages = self.core, self.messages
         cost = self.priced_cost(self.prices)
@@ -138,7 +138,7 @@ class Relaxation:
             core.tables, messages.offsets, messages.opposite, messages.values, cost.copy(), edge, strategy,
         )  # fmt: skip
         error = float(len(cost) + len(core.tables)) * _EPSILON * magnitude
-        return Certificate(self._total(value, error, self.prices), edge, strategy, cost - core.cost)
+        return DualCertificate(self._total(value, error, self.prices), edge, strategy, cost - core.cost)
 
 
 def _dot(a: FloatArray, b: FloatArray) -> float:

@@ -19,7 +19,7 @@ from meshwright.solver.sharding_problem.exact import ExactStatus, solve_exactly
 from meshwright.solver.sharding_problem.local_moves import TreeMoves, descend, repair
 from meshwright.solver.sharding_problem.problem import IntArray, ShardingProblem
 from meshwright.solver.sharding_problem.reductions import reduce_problem, reduced_part
-from meshwright.solver.sharding_problem.relaxation import Certificate, Relaxation
+from meshwright.solver.sharding_problem.relaxation import DualCertificate, Relaxation
 from meshwright.solver.sharding_problem.work import Until, WorkStop
 from meshwright.solver.sharding_problem.working_graph import FloatArray, ProvenInfeasible, WorkingGraph
 
@@ -76,7 +76,7 @@ its best known cost, none 1.190."""
 
 
 @dataclass
-class Search:
+class SearchState:
     """State of a search: the best choice so far, how large its windows are, and the bound that whole windows prove."""
 
     core: Core
@@ -96,7 +96,7 @@ class Search:
         self.works = np.ones(len(_WINDOWS))
         self.trees = TreeMoves(self.core)
 
-    def run(self, stop: WorkStop, certificate: Certificate) -> None:
+    def run(self, stop: WorkStop, certificate: DualCertificate) -> None:
         """Improve ``choice`` window by window until stopped or until every slack is zero."""
         while not stop() and self.cost > max(certificate.bound, self.bound):
             pick = self._pick_window()
@@ -122,7 +122,7 @@ class Search:
             return int(self.rng.integers(len(_WINDOWS)))
         return int(self.rng.choice(len(_WINDOWS), p=rates / rates.sum()))
 
-    def _window(self, kind: _Kind, count: int, certificate: Certificate) -> IntArray:
+    def _window(self, kind: _Kind, count: int, certificate: DualCertificate) -> IntArray:
         core = self.core
         if kind is _Kind.WHOLE or count >= core.node_count:
             return np.arange(core.node_count)
@@ -165,7 +165,7 @@ class Search:
         picked = self.rng.permutation(alive)[: count - len(around)]
         return np.unique(np.concatenate((around, picked)))
 
-    def _solve_window(self, free: IntArray, certificate: Certificate, stop: WorkStop) -> None:
+    def _solve_window(self, free: IntArray, certificate: DualCertificate, stop: WorkStop) -> None:
         is_whole = len(free) == self.core.node_count
         size = len(free).bit_length()
         target = self.entries.setdefault(size, _FIRST_ENTRIES * (_WHOLE if is_whole else 1))
@@ -195,7 +195,7 @@ class Search:
             # What was left out costs more than the choice before did.
             self.bound = max(self.bound, self.cost)
 
-    def _move_trees(self, certificate: Certificate, stop: WorkStop) -> None:
+    def _move_trees(self, certificate: DualCertificate, stop: WorkStop) -> None:
         for _ in range(_TREES_AT_ONCE // _TREES_PER_ASK):
             choice, work = self.trees.improve(self.choice, certificate.memory, self.rng, moves=_TREES_PER_ASK)
             stop.spend(work)
@@ -203,7 +203,7 @@ class Search:
             if stop():
                 return
 
-    def _kick(self, certificate: Certificate, stop: WorkStop) -> None:
+    def _kick(self, certificate: DualCertificate, stop: WorkStop) -> None:
         """Moves under disturbed costs leave a local optimum, moves under the true ones find another (iterated local search)."""
         for _ in range(_KICKS_AT_ONCE):
             mean = _KICK * self.cost / self.core.node_count
@@ -226,7 +226,7 @@ class Search:
         self.choice, self.cost = candidate, cost
         return gained
 
-    def _affordable_slack(self, free: IntArray, certificate: Certificate, target: float) -> float:
+    def _affordable_slack(self, free: IntArray, certificate: DualCertificate, target: float) -> float:
         """Largest slack, up to the whole gap, that leaves at most about ``target`` entries between free nodes."""
         core = self.core
         is_free = np.zeros(core.node_count, dtype=bool)
@@ -253,7 +253,7 @@ class Search:
         return low
 
 
-def _current_slacks(core: Core, choice: IntArray, certificate: Certificate) -> FloatArray:
+def _current_slacks(core: Core, choice: IntArray, certificate: DualCertificate) -> FloatArray:
     """Slack that the choice's edges (and lone nodes) hold, summed at each node, shape (n,)."""
     slack = np.maximum(certificate.edge[core.chosen_pairs(choice)], 0.0)
     lone = np.diff(core.link_offsets) == 0
@@ -287,7 +287,7 @@ _REDUCTION_WORK = 8000.0
 """Work of the reductions for each node and edge: about 50 us."""
 
 
-class Status(StrEnum):
+class SolveStatus(StrEnum):
     """The knowledge of a problem after a solve."""
 
     OPTIMAL = "optimal"
@@ -318,7 +318,7 @@ class ShardingAnswer:
     cost: int | None
     bound: int | None
     gap: float | None
-    status: Status
+    status: SolveStatus
     work: SolveWork
 
 
@@ -330,7 +330,7 @@ def solve(problem: ShardingProblem, *, stop: WorkStop, seed: int = 0, progress: 
     try:
         graph = reduce_problem(problem, stop)
     except ProvenInfeasible:
-        return ShardingAnswer(None, None, None, None, Status.INFEASIBLE, SolveWork(0, 0, 0, 0))
+        return ShardingAnswer(None, None, None, None, SolveStatus.INFEASIBLE, SolveWork(0, 0, 0, 0))
     stop.spend(_REDUCTION_WORK * (problem.node_count + problem.edge_count))
     core = core_of(graph)
     run = _Run(core, stop, seed, progress or ignore_progress)
@@ -390,7 +390,7 @@ class _Run:
         elif answer.choice is not None:
             self._take(answer.choice)
 
-    def _solve_rest(self, choice: IntArray, certificate: Certificate, stop: WorkStop) -> None:
+    def _solve_rest(self, choice: IntArray, certificate: DualCertificate, stop: WorkStop) -> None:
         """The program over all that may be in a choice that costs no more than this one."""
         cost, every = self.cost, np.arange(self.core.node_count)
         slack = cost - certificate.bound
@@ -406,7 +406,7 @@ class _Run:
                 self._take(whole)
         self.bound = max(self.bound, min(bound + self.core.constant, cost))
 
-    def _narrow(self, stop: WorkStop) -> Certificate | None:
+    def _narrow(self, stop: WorkStop) -> DualCertificate | None:
         """Bounds and choices of a few priced sweeps, with slacks where a choice was found."""
         relaxation = Relaxation(self.core)
         for sweep in range(_NARROWING_SWEEPS):
@@ -428,12 +428,12 @@ class _Run:
         relaxation = Relaxation(self.core)
         self._look_for_a_first_choice(relaxation)
         self._improve_bound(relaxation, Until(self.stop, share=self._share_after(_BOUND_SHARE)))
-        search: Search | None = None
+        search: SearchState | None = None
         while not self._is_done():
             certificate = relaxation.certificate()
             self._prove(max(relaxation.bound, certificate.bound))
             if search is None and self.choice is not None:
-                search = Search(self.core, self.choice, self.cost, self.rng)
+                search = SearchState(self.core, self.choice, self.cost, self.rng)
             if search is not None:
                 search.run(Until(self.stop, share=self._share_after(_TURN_SEARCH)), certificate)
                 self.windows = search.windows
@@ -500,10 +500,10 @@ class _Run:
 def _answer(problem: ShardingProblem, graph: WorkingGraph, run: _Run) -> ShardingAnswer:
     work = SolveWork(run.core.node_count, len(run.core.tables), run.sweeps, run.windows)
     if run.is_infeasible:
-        return ShardingAnswer(None, None, None, None, Status.INFEASIBLE, work)
+        return ShardingAnswer(None, None, None, None, SolveStatus.INFEASIBLE, work)
     bound = math.ceil(run.bound - max(_TOLERANCE, abs(run.bound) * _RELATIVE_TOLERANCE))
     if run.choice is None:
-        return ShardingAnswer(None, None, bound, None, Status.UNKNOWN, work)
+        return ShardingAnswer(None, None, bound, None, SolveStatus.UNKNOWN, work)
     full = np.zeros(problem.node_count, dtype=np.int64)
     full[run.core.nodes] = run.choice
     solution = graph.lift(full)
@@ -511,5 +511,5 @@ def _answer(problem: ShardingProblem, graph: WorkingGraph, run: _Run) -> Shardin
     assert cost is not None and problem.fits(solution), "the engine's own answer breaks the problem's constraints"
     bound = min(bound, cost)
     gap = (cost - bound) / cost if cost else 0.0
-    status = Status.OPTIMAL if bound == cost else Status.FEASIBLE
+    status = SolveStatus.OPTIMAL if bound == cost else SolveStatus.FEASIBLE
     return ShardingAnswer(tuple(solution.tolist()), cost, bound, gap, status, work)

@@ -307,7 +307,7 @@ def partition(
     _, kind = np.unique(np.column_stack([devices, before]), axis=0, return_inverse=True)
     order = np.argsort(kind, kind="stable")
     candidates = list_candidates(times, later, extra, devices, before, kind.reshape(-1), order)
-    search = _Search(candidates, n_devices, n_microbatches, below_s)
+    search = _PartitionSearch(candidates, n_devices, n_microbatches, below_s)
     counts = _counts_worth_trying(stage_counts, times.shape[0])
     if counts == list(range(1, len(counts) + 1)):
         search.try_at_most(len(counts))
@@ -320,7 +320,7 @@ def partition(
     return Partition(_stages(candidates, search.best.choice), objective_s, objective_s, search.work)
 
 
-class _Search:
+class _PartitionSearch:
     """One search: the best partition so far over the numbers of stages tried, and the work it took."""
 
     def __init__(self, candidates: Candidates, n_devices: int, n_microbatches: int, below_s: float):

@@ -73,7 +73,7 @@ def device_mesh(cluster: Cluster, degrees: Mapping[str, int]) -> DeviceMesh:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TensorLayout:
     """Placement of a tensor. A rank holds one block of it; axes named nowhere hold copies.
 
     splits   for each dim of the tensor, by position, the mesh axes that split it, from major to minor
@@ -105,18 +105,18 @@ class TensorShape:
         """Bytes of the whole tensor."""
         return math.prod(self.sizes[:-1] if self.routed else self.sizes) * self.element_bytes
 
-    def local_bytes(self, layout: Layout, mesh: Sequence[int]) -> float:
+    def local_bytes(self, layout: TensorLayout, mesh: Sequence[int]) -> float:
         """Bytes of one rank's block; ``mesh`` has the sizes of the axes."""
         return self.total_bytes / math.prod(mesh[axis] for axis in layout.axes_of())
 
-    def holds(self, layout: Layout, mesh: Sequence[int]) -> bool:
+    def holds(self, layout: TensorLayout, mesh: Sequence[int]) -> bool:
         """Return True if every split is into equal parts."""
         return all(
             size % math.prod(mesh[axis] for axis in axes) == 0 for size, axes in zip(self.sizes, layout.splits, strict=True)
         )
 
 
-def layouts(shape: TensorShape, mesh: Sequence[int], positions: Sequence[int]) -> Iterator[Layout]:
+def layouts(shape: TensorShape, mesh: Sequence[int], positions: Sequence[int]) -> Iterator[TensorLayout]:
     """Every layout that splits only dims at ``positions``, each split in every order of its axes, partial sums included."""
     whole, partial = -1, -2
     for uses in itertools.product((whole, partial, *positions), repeat=len(mesh)):
@@ -125,6 +125,6 @@ def layouts(shape: TensorShape, mesh: Sequence[int], positions: Sequence[int]) -
         by_position = [tuple(a for a, use in enumerate(uses) if use == p) for p in range(len(shape.sizes))]
         summed = tuple(a for a, use in enumerate(uses) if use == partial)
         for ordered in itertools.product(*(itertools.permutations(axes) for axes in by_position)):
-            layout = Layout(ordered, summed)
+            layout = TensorLayout(ordered, summed)
             if shape.holds(layout, mesh):
                 yield layout

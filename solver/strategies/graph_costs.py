@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.network.collectives import Collective
-from meshwright.solver.strategies.device_mesh import DeviceMesh, Layout, TensorShape
+from meshwright.solver.strategies.device_mesh import DeviceMesh, TensorLayout, TensorShape
 from meshwright.solver.strategies.operator_graph import Folding, GraphEdge, OperatorGraph, Ties, fold, kinds
 from meshwright.solver.strategies.pricing import PricedOperator, TrainingStep, price
 from meshwright.solver.strategies.resharding import Resharding, ReshardingTable, Transfer, TransferTimes
 from meshwright.solver.strategies.strategy import PlacedOperator
-from meshwright.solver.strategies.traffic import Phase, Traffic, inner_traffic, weight_groups, weight_traffic
+from meshwright.solver.strategies.traffic import OperatorTransfer, TransferPhase, inner_traffic, weight_groups, weight_traffic
 
 # When a training step holds what: the live range of every output, gradient, weight and buffer of a graph.
 #
@@ -120,7 +120,7 @@ NS_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OperatorChoice:
     """The choice of a class of operators: the index of its assignment and of the storage of its weights."""
 
     assignment: int
@@ -158,7 +158,7 @@ class GraphCosts:
         self._resharding = Resharding(self.times)
         self._kinds = kinds(graph)
         self._priced: dict[int, PricedOperator] = {}
-        self._layouts: dict[tuple[int, bool, int], tuple[tuple[Layout, ...], tuple[Layout, ...]]] = {}
+        self._layouts: dict[tuple[int, bool, int], tuple[tuple[TensorLayout, ...], tuple[TensorLayout, ...]]] = {}
         self._edge_tables: dict[tuple[int, int, int, int], FloatArray] = {}
 
     def priced(self, node: int) -> PricedOperator:
@@ -217,7 +217,7 @@ class GraphCosts:
             case Kind.BUFFER:
                 return priced.buffer_bytes
 
-    def peak_bytes(self, choices: Sequence[Choice]) -> float:
+    def peak_bytes(self, choices: Sequence[OperatorChoice]) -> float:
         """Most memory in use on a device at any time of a step; ``choices`` has one entry a class."""
         held, keys, key_of = self.held
         used = np.array([self._chosen_bytes(key, choices[key.index]) for key in keys])[key_of]
@@ -239,11 +239,11 @@ class GraphCosts:
         named = zip(of_class.tolist(), of_kind.tolist(), of_output.tolist(), strict=True)
         return held, tuple(UsageKey(c, Kind(k), o) for c, k, o in named), key_of
 
-    def _chosen_bytes(self, key: UsageKey, choice: Choice) -> float:
+    def _chosen_bytes(self, key: UsageKey, choice: OperatorChoice) -> float:
         at = choice.storage if by_storage(key.kind) else choice.assignment
         return float(self.usage_bytes(key)[at])
 
-    def resharding(self, edge: GraphEdge) -> tuple[ReshardingTable, tuple[Layout, ...], tuple[Layout, ...]]:
+    def resharding(self, edge: GraphEdge) -> tuple[ReshardingTable, tuple[TensorLayout, ...], tuple[TensorLayout, ...]]:
         """Ways between layouts of an edge's tensor, and the layouts in which it is written and read, by assignment."""
         (written, wanted), (read, given) = self._written(edge), self._read(edge)
         used = {p for layout in (*written, *wanted, *read, *given) for p, axes in enumerate(layout.splits) if axes}
@@ -282,7 +282,7 @@ class GraphCosts:
         needed = np.array([shape.local_bytes(layout, mesh) for layout in read])
         return np.asarray(needed[None, :] > kept[:, None])
 
-    def _written(self, edge: GraphEdge) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+    def _written(self, edge: GraphEdge) -> tuple[tuple[TensorLayout, ...], tuple[TensorLayout, ...]]:
         """Layouts of an output and those wanted of its gradient, by assignment."""
         key = (self._kinds[edge.source], False, edge.output)
         if key not in self._layouts:
@@ -293,7 +293,7 @@ class GraphCosts:
             )
         return self._matching(edge, *self._layouts[key])
 
-    def _read(self, edge: GraphEdge) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+    def _read(self, edge: GraphEdge) -> tuple[tuple[TensorLayout, ...], tuple[TensorLayout, ...]]:
         """Layouts of an input and those of its gradient, by assignment."""
         key = (self._kinds[edge.target], True, edge.input)
         if key not in self._layouts:
@@ -305,8 +305,8 @@ class GraphCosts:
         return self._matching(edge, *self._layouts[key])
 
     def _matching(
-        self, edge: GraphEdge, first: tuple[Layout, ...], second: tuple[Layout, ...]
-    ) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+        self, edge: GraphEdge, first: tuple[TensorLayout, ...], second: tuple[TensorLayout, ...]
+    ) -> tuple[tuple[TensorLayout, ...], tuple[TensorLayout, ...]]:
         """Layouts with a place for the experts of routed rows where only the other end of the edge knows of them."""
         places = len(self._shape(edge).sizes)
         if len(first[0].splits) == places:
@@ -324,8 +324,8 @@ class GraphCosts:
         return TensorShape(sizes, self.step.dtype.size_bytes, routed=routed is not None)
 
 
-def _with_experts(layouts: tuple[Layout, ...]) -> tuple[Layout, ...]:
-    return tuple(Layout((*layout.splits, ()), layout.partial) for layout in layouts)
+def _with_experts(layouts: tuple[TensorLayout, ...]) -> tuple[TensorLayout, ...]:
+    return tuple(TensorLayout((*layout.splits, ()), layout.partial) for layout in layouts)
 
 
 def by_storage(kind: Kind) -> bool:
@@ -368,7 +368,7 @@ class Sent:
     """
 
     purpose: Purpose
-    phase: Phase
+    phase: TransferPhase
     where: tuple[str, ...]
     collective: Collective
     axes: tuple[str, ...]
@@ -376,12 +376,12 @@ class Sent:
     seconds: float
 
 
-def communication(costs: GraphCosts, choices: Sequence[Choice]) -> tuple[Sent, ...]:
+def communication(costs: GraphCosts, choices: Sequence[OperatorChoice]) -> tuple[Sent, ...]:
     """Everything that a step sends; ``choices`` has one entry a class."""
     return (*_of_classes(costs, choices), *_of_edges(costs, choices))
 
 
-def _of_classes(costs: GraphCosts, choices: Sequence[Choice]) -> Iterator[Sent]:
+def _of_classes(costs: GraphCosts, choices: Sequence[OperatorChoice]) -> Iterator[Sent]:
     step = costs.step
     for index, choice in enumerate(choices):
         priced, members = costs.of_class(index), costs.folding.members[index]
@@ -396,21 +396,21 @@ def _of_classes(costs: GraphCosts, choices: Sequence[Choice]) -> Iterator[Sent]:
             yield _sent(costs, Purpose.WEIGHTS, traffic, where, len(members))
 
 
-def _of_edges(costs: GraphCosts, choices: Sequence[Choice]) -> Iterator[Sent]:
+def _of_edges(costs: GraphCosts, choices: Sequence[OperatorChoice]) -> Iterator[Sent]:
     for edge in costs.class_edges:
         ends = choices[edge.source].assignment, choices[edge.target].assignment
         where = (costs.graph.nodes[edge.edge.source].name, costs.graph.nodes[edge.edge.target].name)
-        paths: tuple[tuple[Phase, tuple[Transfer, ...]], ...] = (
-            (Phase.FORWARD, costs.forward_path(edge.edge, *ends)),
-            (Phase.BACKWARD, costs.backward_path(edge.edge, *ends)),
+        paths: tuple[tuple[TransferPhase, tuple[Transfer, ...]], ...] = (
+            (TransferPhase.FORWARD, costs.forward_path(edge.edge, *ends)),
+            (TransferPhase.BACKWARD, costs.backward_path(edge.edge, *ends)),
         )
         for phase, path in paths:
             for transfer in path:
-                yield _sent(costs, Purpose.RESHARDING, Traffic(phase, transfer), where, edge.count)
+                yield _sent(costs, Purpose.RESHARDING, OperatorTransfer(phase, transfer), where, edge.count)
 
 
-def _sent(costs: GraphCosts, purpose: Purpose, traffic: Traffic, where: tuple[str, ...], count: int) -> Sent:
-    often = count * (1 if traffic.phase is Phase.STEP else costs.step.microbatches)
+def _sent(costs: GraphCosts, purpose: Purpose, traffic: OperatorTransfer, where: tuple[str, ...], count: int) -> Sent:
+    often = count * (1 if traffic.phase is TransferPhase.STEP else costs.step.microbatches)
     return Sent(
         purpose=purpose,
         phase=traffic.phase,

@@ -19,7 +19,14 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.device_mesh import DeviceMesh, TensorShape
 from meshwright.solver.strategies.resharding import TransferTimes
 from meshwright.solver.strategies.strategy import Assignment, PlacedOperator
-from meshwright.solver.strategies.traffic import Phase, StateSplit, Traffic, inner_traffic, weight_groups, weight_traffic
+from meshwright.solver.strategies.traffic import (
+    OperatorTransfer,
+    StateSplit,
+    TransferPhase,
+    inner_traffic,
+    weight_groups,
+    weight_traffic,
+)
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -149,7 +156,7 @@ class _Pricer:
         traffic = inner_traffic(self.placed, assignment, self.step.dtype)
         forward, backward = (
             sum(part.seconds(self.times) for part in traffic if part.phase is phase)
-            for phase in (Phase.FORWARD, Phase.BACKWARD)
+            for phase in (TransferPhase.FORWARD, TransferPhase.BACKWARD)
         )
         ring = self.placed.ring(assignment)
         if ring > 1:
@@ -164,7 +171,7 @@ class _Pricer:
         step, mesh = self.step, self.placed.mesh
         groups = weight_groups(self.placed, assignment, axes)
         traffic = weight_traffic(groups, mesh, dtype=step.dtype, gradient_dtype=step.gradient_dtype, states=step.states)
-        forward, backward, once = (self._seconds(traffic, phase) for phase in Phase)
+        forward, backward, once = (self._seconds(traffic, phase) for phase in TransferPhase)
         kernel = self._kernel(assignment)
         beside_last = max(0.0, kernel.backward_s - backward)
         exposed = max(0.0, forward - kernel.forward_s) + max(0.0, backward - kernel.backward_s)
@@ -203,7 +210,7 @@ class _Pricer:
         elements = operator.inputs[0].elements(self.placed.local_sizes(assignment))
         return elements * (DType.FP32.size_bytes + self.step.dtype.size_bytes)
 
-    def _seconds(self, traffic: list[Traffic], phase: Phase) -> float:
+    def _seconds(self, traffic: list[OperatorTransfer], phase: TransferPhase) -> float:
         return sum(part.seconds(self.times) for part in traffic if part.phase is phase)
 
     def _kernel(self, assignment: Assignment) -> OperatorTime:

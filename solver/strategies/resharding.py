@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.network.collectives import Collective, bytes_per_rank, collective_s
-from meshwright.solver.strategies.device_mesh import DeviceMesh, Layout, TensorShape, layouts
+from meshwright.solver.strategies.device_mesh import DeviceMesh, TensorLayout, TensorShape, layouts
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -57,12 +57,12 @@ class ReshardingTable:
     followed  (layouts, layouts), the layout after the first step; -1 on the diagonal
     """
 
-    index: dict[Layout, int]
+    index: dict[TensorLayout, int]
     seconds: FloatArray
     followed: npt.NDArray[np.int64]
     steps: dict[tuple[int, int], Transfer | None]
 
-    def way(self, source: Layout, target: Layout) -> Iterator[tuple[Layout, Transfer | None]]:
+    def way(self, source: TensorLayout, target: TensorLayout) -> Iterator[tuple[TensorLayout, Transfer | None]]:
         """The cheapest way, step by step: the layout after it and its transfer, None where nothing moves."""
         known = list(self.index)
         here, there = self.index[source], self.index[target]
@@ -71,11 +71,11 @@ class ReshardingTable:
             yield known[after], self.steps[here, after]
             here = after
 
-    def path(self, source: Layout, target: Layout) -> tuple[Transfer, ...]:
+    def path(self, source: TensorLayout, target: TensorLayout) -> tuple[Transfer, ...]:
         """The collectives of the cheapest way, in order."""
         return tuple(transfer for _, transfer in self.way(source, target) if transfer is not None)
 
-    def table(self, sources: Sequence[Layout], targets: Sequence[Layout]) -> FloatArray:
+    def table(self, sources: Sequence[TensorLayout], targets: Sequence[TensorLayout]) -> FloatArray:
         """Seconds from each source to each target, shape (sources, targets)."""
         rows = np.array([self.index[layout] for layout in sources], dtype=np.int64)
         columns = np.array([self.index[layout] for layout in targets], dtype=np.int64)
@@ -139,8 +139,8 @@ def _fill_in(seconds: FloatArray, steps: dict[tuple[int, int], Transfer | None],
 
 
 def _moves(
-    layout: Layout, shape: TensorShape, positions: tuple[int, ...], mesh: Sequence[int]
-) -> Iterator[tuple[Layout, Transfer | None]]:
+    layout: TensorLayout, shape: TensorShape, positions: tuple[int, ...], mesh: Sequence[int]
+) -> Iterator[tuple[TensorLayout, Transfer | None]]:
     """Every layout that one step leads to, and its transfer, None for a step that moves nothing."""
     held = shape.local_bytes(layout, mesh)
     used = {*layout.axes_of(), *layout.partial}
@@ -150,9 +150,9 @@ def _moves(
         for position in positions:
             yield _joined(layout, position, axis), None
         # Every rank but the first of the axis puts zeros: a whole tensor is a sum of partial ones.
-        yield Layout(layout.splits, tuple(sorted((*layout.partial, axis)))), None
+        yield TensorLayout(layout.splits, tuple(sorted((*layout.partial, axis)))), None
     for axis in layout.partial:
-        summed = Layout(layout.splits, tuple(a for a in layout.partial if a != axis))
+        summed = TensorLayout(layout.splits, tuple(a for a in layout.partial if a != axis))
         yield summed, Transfer(Collective.ALL_REDUCE, (axis,), held)
         for position in positions:
             yield _joined(summed, position, axis), Transfer(Collective.REDUCE_SCATTER, (axis,), held)
@@ -168,7 +168,7 @@ def _moves(
     yield from _permutes(layout, held, mesh)
 
 
-def _permutes(layout: Layout, held_bytes: float, mesh: Sequence[int]) -> Iterator[tuple[Layout, Transfer]]:
+def _permutes(layout: TensorLayout, held_bytes: float, mesh: Sequence[int]) -> Iterator[tuple[TensorLayout, Transfer]]:
     """Layouts with the same blocks on other ranks."""
     axes = layout.axes_of()
     for a in range(len(mesh)):
@@ -180,12 +180,12 @@ def _permutes(layout: Layout, held_bytes: float, mesh: Sequence[int]) -> Iterato
                 continue
             exchanged = {a: b, b: a}
             splits = tuple(tuple(exchanged.get(axis, axis) for axis in split) for split in layout.splits)
-            yield Layout(splits, layout.partial), Transfer(Collective.SEND_RECV, (a, b), held_bytes)
+            yield TensorLayout(splits, layout.partial), Transfer(Collective.SEND_RECV, (a, b), held_bytes)
 
 
-def _joined(layout: Layout, position: int, axis: int) -> Layout:
+def _joined(layout: TensorLayout, position: int, axis: int) -> TensorLayout:
     return _replaced(layout, position, (*layout.splits[position], axis))
 
 
-def _replaced(layout: Layout, position: int, axes: tuple[int, ...]) -> Layout:
-    return Layout((*layout.splits[:position], axes, *layout.splits[position + 1 :]), layout.partial)
+def _replaced(layout: TensorLayout, position: int, axes: tuple[int, ...]) -> TensorLayout:
+    return TensorLayout((*layout.splits[:position], axes, *layout.splits[position + 1 :]), layout.partial)

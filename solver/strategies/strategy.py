@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight, query_tokens
 from meshwright.solver.strategies.contraction import DimContext, Exchange, SplitRule, split_rules
-from meshwright.solver.strategies.device_mesh import Layout
+from meshwright.solver.strategies.device_mesh import TensorLayout
 
 WHOLE = "replicate"
 
@@ -69,18 +69,18 @@ class PlacedOperator:
         """Return the split that each axis makes, in words."""
         return tuple(WHOLE if rule is None else self.rules[rule].name for rule in assignment.rules)
 
-    def input(self, index: int, assignment: Assignment) -> Layout:
+    def input(self, index: int, assignment: Assignment) -> TensorLayout:
         """Layout in which an input is read."""
         return self._layout([(r, self.rules[r].inputs[index]) for r in self.used_rules(assignment)], index, assignment)
 
-    def input_gradient(self, index: int, assignment: Assignment) -> Layout:
+    def input_gradient(self, index: int, assignment: Assignment) -> TensorLayout:
         """Layout of the gradient of an input: a partial sum over axes that split the work and not the input."""
         read = self.input(index, assignment)
         split = read.axes_of()
         partial = tuple(a for a, rule in enumerate(assignment.rules) if rule is not None and a not in split)
-        return Layout(read.splits, partial)
+        return TensorLayout(read.splits, partial)
 
-    def output(self, index: int, assignment: Assignment) -> Layout:
+    def output(self, index: int, assignment: Assignment) -> TensorLayout:
         """Layout in which an output is written: a partial sum over axes that split a dim which is summed away."""
         written = self._output_splits(index, assignment)
         partial = [
@@ -89,9 +89,9 @@ class PlacedOperator:
             if self.rules[r].outputs[index] is None and self.rules[r].sums
             for axis in self.axes_of(assignment, r)
         ]
-        return Layout(written.splits, tuple(sorted(partial)))
+        return TensorLayout(written.splits, tuple(sorted(partial)))
 
-    def output_gradient(self, index: int, assignment: Assignment) -> Layout:
+    def output_gradient(self, index: int, assignment: Assignment) -> TensorLayout:
         """Layout in which the gradient of an output is wanted: split as the output, whole where that is a partial sum.
 
         An output that follows a split dim but has too few parts is whole on every rank and used by each for its own part:
@@ -106,21 +106,21 @@ class PlacedOperator:
             for axis in self.axes_of(assignment, r)
             if axis not in split
         ]
-        return Layout(written.splits, tuple(sorted(partial)))
+        return TensorLayout(written.splits, tuple(sorted(partial)))
 
-    def _output_splits(self, index: int, assignment: Assignment) -> Layout:
+    def _output_splits(self, index: int, assignment: Assignment) -> TensorLayout:
         inputs = len(self.operator.inputs)
         places = [(r, self.rules[r].outputs[index]) for r in self.used_rules(assignment)]
         return self._layout(places, inputs + index, assignment)
 
-    def _layout(self, places: list[tuple[int, int | None]], operand: int, assignment: Assignment) -> Layout:
+    def _layout(self, places: list[tuple[int, int | None]], operand: int, assignment: Assignment) -> TensorLayout:
         tensor = (*self.operator.inputs, *self.operator.outputs)[operand]
         sizes = self.shape(tensor)
         splits: list[tuple[int, ...]] = [()] * len(sizes)
         for rule, position in places:
             if position is not None:
                 splits[position] = self._prefix(self.axes_of(assignment, rule), sizes[position])
-        return Layout(tuple(splits))
+        return TensorLayout(tuple(splits))
 
     def _prefix(self, axes: tuple[int, ...], size: int) -> tuple[int, ...]:
         """The major axes that a dim which follows another one has parts for."""

@@ -19,7 +19,7 @@ from meshwright.solver.strategies.resharding import Transfer, TransferTimes
 from meshwright.solver.strategies.strategy import Assignment, PlacedOperator
 
 
-class Phase(StrEnum):
+class TransferPhase(StrEnum):
     """When a transfer happens: in each micro-batch's forward or backward pass, or once a step."""
 
     FORWARD = "forward"
@@ -35,14 +35,14 @@ class StateSplit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class OperatorTransfer:
     """A transfer of an operator.
 
     times   how often each rank sends it
     waits   how often it stands in line: a state that passes rank after rank is sent once by each, and waited for by all
     """
 
-    phase: Phase
+    phase: TransferPhase
     transfer: Transfer
     times: int = 1
     waits: int = 1
@@ -53,14 +53,14 @@ class Traffic:
 
 
 # Sum and sum of squares of a row, forward; the two sums of its gradient, backward (LayerNorm; an RMS norm has one each).
-_NORM_VALUES = {Phase.FORWARD: 2, Phase.BACKWARD: 2}
+_NORM_VALUES = {TransferPhase.FORWARD: 2, TransferPhase.BACKWARD: 2}
 # Maximum, sum of exponentials, logit of the target (Megatron-LM's vocabulary-parallel cross entropy); nothing backward.
-_LOSS_VALUES = {Phase.FORWARD: 3, Phase.BACKWARD: 0}
+_LOSS_VALUES = {TransferPhase.FORWARD: 3, TransferPhase.BACKWARD: 0}
 
 
-def inner_traffic(placed: PlacedOperator, assignment: Assignment, dtype: DType) -> list[Traffic]:
+def inner_traffic(placed: PlacedOperator, assignment: Assignment, dtype: DType) -> list[OperatorTransfer]:
     """Return the traffic between the ranks of an operator while it runs."""
-    traffic: list[Traffic] = []
+    traffic: list[OperatorTransfer] = []
     for exchange, rule, axes in placed.exchanges(assignment):
         match exchange:
             case Exchange.RING:
@@ -76,21 +76,21 @@ def inner_traffic(placed: PlacedOperator, assignment: Assignment, dtype: DType) 
     return traffic
 
 
-def _ring(placed: PlacedOperator, assignment: Assignment, axes: tuple[int, ...], dtype: DType) -> Iterator[Traffic]:
+def _ring(placed: PlacedOperator, assignment: Assignment, axes: tuple[int, ...], dtype: DType) -> Iterator[OperatorTransfer]:
     """Keys and values visit every rank; backward their gradients go with them. Over several axes a ring in rings: the
     inner one goes around for every step of the outer one (LoongTrain's double ring)."""
     chunk = sum(_local_bytes(placed, assignment, index, dtype) for index in (1, 2))
     rounds = 1
     for axis in axes:
         steps = rounds * (placed.mesh[axis] - 1)
-        yield Traffic(Phase.FORWARD, Transfer(Collective.SEND_RECV, (axis,), chunk), steps)
-        yield Traffic(Phase.BACKWARD, Transfer(Collective.SEND_RECV, (axis,), 2 * chunk), steps)
+        yield OperatorTransfer(TransferPhase.FORWARD, Transfer(Collective.SEND_RECV, (axis,), chunk), steps)
+        yield OperatorTransfer(TransferPhase.BACKWARD, Transfer(Collective.SEND_RECV, (axis,), 2 * chunk), steps)
         rounds *= placed.mesh[axis]
 
 
 def _halo(
     placed: PlacedOperator, assignment: Assignment, rule: SplitRule, axes: tuple[int, ...], dtype: DType
-) -> Iterator[Traffic]:
+) -> Iterator[OperatorTransfer]:
     """The margin of a kernel, one element less than its width, from the neighbour; backward its gradient returns."""
     local = placed.local_sizes(assignment)
     width = _kernel_width(placed, rule)
@@ -99,8 +99,8 @@ def _halo(
         for index, position in enumerate(rule.inputs)
         if position is not None
     )
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
-        yield Traffic(phase, Transfer(Collective.SEND_RECV, axes, margin))
+    for phase in (TransferPhase.FORWARD, TransferPhase.BACKWARD):
+        yield OperatorTransfer(phase, Transfer(Collective.SEND_RECV, axes, margin))
 
 
 def _kernel_width(placed: PlacedOperator, rule: SplitRule) -> int:
@@ -111,7 +111,7 @@ def _kernel_width(placed: PlacedOperator, rule: SplitRule) -> int:
     return placed.sizes[pairs[rule.dim]] if rule.dim in pairs else 1
 
 
-def _state(placed: PlacedOperator, assignment: Assignment, axes: tuple[int, ...]) -> Iterator[Traffic]:
+def _state(placed: PlacedOperator, assignment: Assignment, axes: tuple[int, ...]) -> Iterator[OperatorTransfer]:
     """The state after a rank's last token, in fp32, to the rank with the next ones; backward its gradient returns."""
     x, b = placed.operator.inputs[0], placed.operator.inputs[1]
     local = placed.local_sizes(assignment)
@@ -120,13 +120,15 @@ def _state(placed: PlacedOperator, assignment: Assignment, axes: tuple[int, ...]
     rounds = 1
     for axis in axes:
         hops = rounds * (placed.mesh[axis] - 1)
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
+        for phase in (TransferPhase.FORWARD, TransferPhase.BACKWARD):
             # Hops over the inner axes are of other ranks than those over this one: each rank sends once.
-            yield Traffic(phase, Transfer(Collective.SEND_RECV, (axis,), state), waits=hops)
+            yield OperatorTransfer(phase, Transfer(Collective.SEND_RECV, (axis,), state), waits=hops)
         rounds *= placed.mesh[axis]
 
 
-def _statistics(placed: PlacedOperator, assignment: Assignment, rule: SplitRule, axes: tuple[int, ...]) -> Iterator[Traffic]:
+def _statistics(
+    placed: PlacedOperator, assignment: Assignment, rule: SplitRule, axes: tuple[int, ...]
+) -> Iterator[OperatorTransfer]:
     """Sums of each row in fp32, all-reduced over the axes that split the row."""
     local = placed.local_sizes(assignment)
     first = placed.operator.inputs[0]
@@ -136,7 +138,7 @@ def _statistics(placed: PlacedOperator, assignment: Assignment, rule: SplitRule,
     for axis in axes:
         for phase, count in values.items():
             if count:
-                yield Traffic(phase, Transfer(Collective.ALL_REDUCE, (axis,), rows * count * DType.FP32.size_bytes))
+                yield OperatorTransfer(phase, Transfer(Collective.ALL_REDUCE, (axis,), rows * count * DType.FP32.size_bytes))
 
 
 def _local_bytes(placed: PlacedOperator, assignment: Assignment, index: int, dtype: DType) -> float:
@@ -185,10 +187,10 @@ def weight_groups(placed: PlacedOperator, assignment: Assignment, storage: tuple
 
 def weight_traffic(
     groups: list[WeightGroup], mesh: tuple[int, ...], *, dtype: DType, gradient_dtype: DType, states: StateSplit
-) -> list[Traffic]:
+) -> list[OperatorTransfer]:
     """Gathers of weights before each pass and scatters of gradients after it (ZeRO-3), and the sum of gradients of whole
     weights once a step: an all-reduce, or with split states a scatter of gradients and a gather of new weights (ZeRO-1)."""
-    traffic: list[Traffic] = []
+    traffic: list[OperatorTransfer] = []
     for group in groups:
         traffic += _gathered(group, mesh, group.elements * dtype.size_bytes)
         traffic += _scattered(group, mesh, group.elements * gradient_dtype.size_bytes)
@@ -197,34 +199,38 @@ def weight_traffic(
     return traffic
 
 
-def _gathered(group: WeightGroup, mesh: tuple[int, ...], whole_bytes: float) -> Iterator[Traffic]:
+def _gathered(group: WeightGroup, mesh: tuple[int, ...], whole_bytes: float) -> Iterator[OperatorTransfer]:
     held = whole_bytes / math.prod(mesh[a] for a in group.stored)
     for axis in group.stored:
         held *= mesh[axis]
-        for phase in (Phase.FORWARD, Phase.BACKWARD):
-            yield Traffic(phase, Transfer(Collective.ALL_GATHER, (axis,), held))
+        for phase in (TransferPhase.FORWARD, TransferPhase.BACKWARD):
+            yield OperatorTransfer(phase, Transfer(Collective.ALL_GATHER, (axis,), held))
 
 
-def _scattered(group: WeightGroup, mesh: tuple[int, ...], whole_bytes: float) -> Iterator[Traffic]:
+def _scattered(group: WeightGroup, mesh: tuple[int, ...], whole_bytes: float) -> Iterator[OperatorTransfer]:
     held = whole_bytes
     for axis in reversed(group.stored):
         if axis in group.scattered:
-            yield Traffic(Phase.BACKWARD, Transfer(Collective.REDUCE_SCATTER, (axis,), held))
+            yield OperatorTransfer(TransferPhase.BACKWARD, Transfer(Collective.REDUCE_SCATTER, (axis,), held))
         held /= mesh[axis]
 
 
 def _summed(
     axes: tuple[int, ...], mesh: tuple[int, ...], elements: float, *, dtype: DType, gradient_dtype: DType, states: StateSplit
-) -> Iterator[Traffic]:
+) -> Iterator[OperatorTransfer]:
     """From minor to major axis scatter, at the last one add up, and gather back."""
     weight_bytes = dtype.size_bytes if states is StateSplit.SPLIT else gradient_dtype.size_bytes
-    back: list[Traffic] = []
+    back: list[OperatorTransfer] = []
     for axis in reversed(axes):
         is_last = axis == axes[0]
         if is_last and states is StateSplit.COPIED:
-            yield Traffic(Phase.STEP, Transfer(Collective.ALL_REDUCE, (axis,), elements * gradient_dtype.size_bytes))
+            yield OperatorTransfer(
+                TransferPhase.STEP, Transfer(Collective.ALL_REDUCE, (axis,), elements * gradient_dtype.size_bytes)
+            )
         else:
-            yield Traffic(Phase.STEP, Transfer(Collective.REDUCE_SCATTER, (axis,), elements * gradient_dtype.size_bytes))
-            back.append(Traffic(Phase.STEP, Transfer(Collective.ALL_GATHER, (axis,), elements * weight_bytes)))
+            yield OperatorTransfer(
+                TransferPhase.STEP, Transfer(Collective.REDUCE_SCATTER, (axis,), elements * gradient_dtype.size_bytes)
+            )
+            back.append(OperatorTransfer(TransferPhase.STEP, Transfer(Collective.ALL_GATHER, (axis,), elements * weight_bytes)))
         elements /= mesh[axis]
     yield from reversed(back)

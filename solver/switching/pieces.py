@@ -161,7 +161,7 @@ class Held:
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
+class SwitchTraffic:
     """By device: what it keeps in place, receives from its own node, over the network and from storage (no device holds it any
     more), and what it sends to its own node and over the network."""
 
@@ -173,13 +173,13 @@ class Traffic:
     to_network: FloatArray
 
     @staticmethod
-    def none(n_devices: int) -> Traffic:
+    def none(n_devices: int) -> SwitchTraffic:
         """No traffic."""
-        return Traffic(*(np.zeros(n_devices) for _ in fields(Traffic)))
+        return SwitchTraffic(*(np.zeros(n_devices) for _ in fields(SwitchTraffic)))
 
-    def plus(self, other: Traffic, *, times: float = 1.0) -> Traffic:
+    def plus(self, other: SwitchTraffic, *, times: float = 1.0) -> SwitchTraffic:
         """With another tensor's traffic, so many times."""
-        return Traffic(*(getattr(self, each.name) + times * getattr(other, each.name) for each in fields(Traffic)))
+        return SwitchTraffic(*(getattr(self, each.name) + times * getattr(other, each.name) for each in fields(SwitchTraffic)))
 
     @property
     def received(self) -> FloatArray:
@@ -192,7 +192,7 @@ class Traffic:
         return self.to_node + self.to_network
 
 
-def traffic(old: Held, new: Held, node_of: IntArray) -> Traffic:
+def traffic(old: Held, new: Held, node_of: IntArray) -> SwitchTraffic:
     """Elements that move so that every device of ``new`` holds its piece; ``node_of`` each device is its node's number."""
     old = old.left
     cells = _Cells(*shared_cells(old.pieces, new.pieces), n_pieces(old.pieces), n_pieces(new.pieces))
@@ -210,7 +210,7 @@ def traffic(old: Held, new: Held, node_of: IntArray) -> Traffic:
     whole = np.bincount(cells.new, cells.elements, cells.n_new)[new.piece]
     gone = np.bincount(cells.new, cells.elements * (holders == 0), cells.n_new)[new.piece]
 
-    result = Traffic.none(len(node_of))
+    result = SwitchTraffic.none(len(node_of))
     result.kept[new.device] = own
     result.to_node[old.device] = to_node[near.old_groups.of_rank]
     result.to_network[old.device] = to_network[old.piece]

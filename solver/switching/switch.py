@@ -26,7 +26,7 @@ from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.blocks.tp_strategies import REPLICATE, Strategy
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
-from meshwright.solver.switching.pieces import LOST, Held, IntArray, Pieces, Traffic, stored_pieces, traffic
+from meshwright.solver.switching.pieces import LOST, Held, IntArray, Pieces, SwitchTraffic, stored_pieces, traffic
 from meshwright.solver.training.costs.state_memory import block_optimizer
 
 
@@ -38,13 +38,13 @@ class Switch:
     network_s   of the busiest node, over its network cards
     """
 
-    weights: Traffic
-    optimizer: Traffic
+    weights: SwitchTraffic
+    optimizer: SwitchTraffic
     fabric_s: float
     network_s: float
 
     @cached_property
-    def total(self) -> Traffic:
+    def total(self) -> SwitchTraffic:
         """Weights and optimizer state together."""
         return self.weights.plus(self.optimizer)
 
@@ -97,7 +97,7 @@ def switch_bytes(
         )
         for kind in optimizers.values()
     }
-    weights, optimizer = Traffic.none(cluster.n_devices), Traffic.none(cluster.n_devices)
+    weights, optimizer = SwitchTraffic.none(cluster.n_devices), SwitchTraffic.none(cluster.n_devices)
     before, after = _Layout(old, devices), _Layout(new, np.arange(cluster.n_devices, dtype=np.int64))
     for (weight, old_stages, new_stages), count in _stored_weights(before, after).items():
         moved_weights, moved_optimizer = (
@@ -274,7 +274,7 @@ def _shapes(model: ModelGraph) -> dict[tuple[str, str, str], tuple[int, ...]]:
     }
 
 
-def _fabric_s(cluster: Cluster, moved: Traffic) -> float:
+def _fabric_s(cluster: Cluster, moved: SwitchTraffic) -> float:
     """Time of the busiest device: what it sends to or receives from its node, whichever is more, at its fabric's rate."""
     busiest_s, first = 0.0, 0
     for group in cluster.groups:
@@ -285,7 +285,7 @@ def _fabric_s(cluster: Cluster, moved: Traffic) -> float:
     return busiest_s
 
 
-def _network_s(cluster: Cluster, moved: Traffic, node_of: IntArray) -> float:
+def _network_s(cluster: Cluster, moved: SwitchTraffic, node_of: IntArray) -> float:
     """Time of the busiest node: what it sends or receives, whichever is more, at the rate of its network cards."""
     rates: list[float] = []
     for group in cluster.groups:

@@ -121,7 +121,7 @@ def _price(own: float, other: Plan, risk: float) -> str:
 OwnLayout = TypeVar("OwnLayout", bound=TrainingLayout)
 
 
-class FormSearch(Protocol):
+class TrainingFormSearch(Protocol):
     """The search of a form, which begins with the best plan of the forms before it: None for the first."""
 
     def __call__(self, request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -142,7 +142,7 @@ class TrainingForm(Generic[OwnLayout]):
     form: Form
     layout: type[OwnLayout]
     refuse: Callable[[TrainingRequest], None]
-    search: FormSearch
+    search: TrainingFormSearch
     predict: Callable[[TrainingRequest, OwnLayout], Plan]
 
 

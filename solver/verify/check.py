@@ -1,16 +1,20 @@
-"""The order in which rules are checked: later groups take for granted what earlier ones found in order."""
+"""The order in which rules are checked: later groups take for granted what earlier ones found in order.
+
+Each form of a serving plan has rules of its own, by its layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
-from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
+from meshwright.solver.answer.layouts import ByGroup, Kinds, Pools, Replicas, ServingLayout, Stagewise, Switched, Uniform
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Status
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
-from meshwright.solver.verify.serving.forms.table import workers_violations
+from meshwright.solver.verify.serving.forms import kinds, pools, replicas, switched
 from meshwright.solver.verify.serving.load import interactivity_violations
 from meshwright.solver.verify.training.by_group import share_violations
 from meshwright.solver.verify.training.host import frontier_violations, host_violations
@@ -32,6 +36,27 @@ from meshwright.solver.verify.violation import (
     at_most,
     number_violations,
 )
+
+Rules = Callable[[Plan, Any, ServingRequest], Iterator[Violation]]
+"""A function that yields what a plan of one form breaks, from its layout."""
+
+
+RULES: Mapping[type[ServingLayout], Rules] = MappingProxyType(
+    {
+        Replicas: replicas.violations,
+        Pools: pools.violations,
+        Kinds: kinds.violations,
+        Switched: switched.violations,
+    }
+)
+
+
+def workers_violations(plan: Plan, request: ServingRequest) -> Iterator[Violation]:
+    """Rules of the workers of a serving plan, by their form."""
+    rules = RULES.get(type(plan.layout))  # type: ignore[arg-type]
+    assert rules is not None, "answer_violations asks for the layout of a feasible serving plan"
+    return rules(plan, plan.layout, request)
+
 
 Judged = TypeVar("Judged", Plan, PipelinePlan)
 Asked = TypeVar("Asked", TrainingRequest, ServingRequest)

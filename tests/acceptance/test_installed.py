@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.models.catalog.listed import LISTED
+from meshwright.app.models.catalog.huggingface_ids import LISTED
 
 pytest.importorskip("setuptools", minversion="77", reason="what builds the wheel is not installed: pip install -e '.[dev]'")
 

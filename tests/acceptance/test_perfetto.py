@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.pictures.simulation_trace import simulation_trace_text
-from meshwright.app.pictures.trace import trace_text
+from meshwright.app.pictures.step_timeline import trace_text
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.api import simulate
 from tests.attacks.planned import REQUESTS, TRAINED

@@ -13,7 +13,7 @@ import pytest
 
 from meshwright.costmodels.units import Fraction
 from meshwright.solver.answer.arrangement import usual
-from meshwright.solver.problem.choice import EVERY_FORM, SERVING, TRAINING, Entry, Launched, Part, Unnamed
+from meshwright.solver.problem.choice import EVERY_FORM, SERVING, TRAINING, Launched, LedgerEntry, Part, Unnamed
 from meshwright.solver.problem.search import LEDGER, Search
 
 PAGE = (Path(__file__).parents[2] / "docs" / "request-format.md").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def test_it_has_every_choice_once_in_the_order_of_the_ledger() -> None:
 
 
 @EACH
-def test_it_says_which_kinds_of_plans_have_it(entry: Entry) -> None:
+def test_it_says_which_kinds_of_plans_have_it(entry: LedgerEntry) -> None:
     holds, _ = row(entry)
     said = set(re.findall(r"(?:^|; )(training|serving)\b", holds))
     assert entry.choice.forms <= EVERY_FORM
@@ -37,13 +37,13 @@ def test_it_says_which_kinds_of_plans_have_it(entry: Entry) -> None:
 
 
 @EACH
-def test_it_says_whether_it_is_for_the_free_space_alone(entry: Entry) -> None:
+def test_it_says_whether_it_is_for_the_free_space_alone(entry: LedgerEntry) -> None:
     holds, _ = row(entry)
     assert ("in the `free` space" in holds) == (entry.choice.launched is Launched.BY_NONE)
 
 
 @EACH
-def test_it_says_whether_it_is_a_list_and_of_what(entry: Entry) -> None:
+def test_it_says_whether_it_is_a_list_and_of_what(entry: LedgerEntry) -> None:
     holds, _ = row(entry)
     assert ("allowed" in holds) == entry.lists
     kind = kind_of(entry)
@@ -54,12 +54,12 @@ def test_it_says_whether_it_is_a_list_and_of_what(entry: Entry) -> None:
 
 
 @EACH
-def test_it_says_what_holds_where_a_request_does_not_name_it(entry: Entry) -> None:
+def test_it_says_what_holds_where_a_request_does_not_name_it(entry: LedgerEntry) -> None:
     _, default = row(entry)
     assert re.fullmatch(default_pattern(entry), default)
 
 
-def row(entry: Entry) -> tuple[str, str]:
+def row(entry: LedgerEntry) -> tuple[str, str]:
     """Kinds of values and the default, as the row of a choice says them."""
     ((holds, default),) = [(holds, default) for names, holds, default in ROWS if entry.name in names_in(names)]
     return holds, default
@@ -69,7 +69,7 @@ def names_in(names: str) -> list[str]:
     return re.findall(r"`(\w+)`", names)
 
 
-def kind_of(entry: Entry) -> Any:
+def kind_of(entry: LedgerEntry) -> Any:
     """The type of a choice's value, or of one value of its list."""
     kind = bare(HINTS[entry.name])
     if entry.lists:
@@ -82,7 +82,7 @@ def bare(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def default_pattern(entry: Entry) -> str:
+def default_pattern(entry: LedgerEntry) -> str:
     """A pattern of the words for a choice that a request does not name."""
     if not entry.lists:
         return "none(: .*)?" if entry.default is None else re.escape(written(entry.default))
@@ -95,7 +95,7 @@ def default_pattern(entry: Entry) -> str:
             return _alone(entry)
 
 
-def _alone(entry: Entry) -> str:
+def _alone(entry: LedgerEntry) -> str:
     """A pattern of the words for a list that allows what is usual alone."""
     place = entry.choice.place
     assert place is not None

@@ -12,16 +12,17 @@ from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.predicted import (
+    UNFINISHED_SEARCH,
     Band,
     CalibrationUse,
     Certificate,
     Predicted,
+    Reason,
     RunnerUp,
     SearchStats,
     Status,
     TimeBreakdown,
 )
-from meshwright.solver.answer.reason import UNFINISHED_SEARCH, Reason
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, Stage, StageMemory
 from meshwright.solver.control import Progress
 from meshwright.solver.problem.choices import Recompute

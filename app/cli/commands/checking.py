@@ -38,7 +38,7 @@ class CheckMode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class CheckServer:
     """A service that plans and keeps the history of checks, under the name of a project; None names the folder."""
 
     url: str
@@ -55,7 +55,7 @@ class CheckCommand:
     junit: Path | None = None
     sarif: Path | None = None
     summary: Path | None = None
-    server: Server | None = None
+    server: CheckServer | None = None
 
 
 PAGE_WIDTH = 80
@@ -82,11 +82,11 @@ def run_check(command: CheckCommand, settings: Settings) -> int:
     return report.exit_code
 
 
-def server_of(url: str | None, project: str | None) -> Server | None:
+def server_of(url: str | None, project: str | None) -> CheckServer | None:
     """The service to ask, if one is; raises InvalidInputError for a project without one."""
     if url is None and project is not None:
         raise InvalidInputError("a service keeps the history of projects", given="--project", allowed="with --server URL")
-    return None if url is None else Server(url, project)
+    return None if url is None else CheckServer(url, project)
 
 
 def printed(*, as_json: bool, github: bool) -> Printed:
@@ -98,7 +98,9 @@ def printed(*, as_json: bool, github: bool) -> Printed:
     return Printed.ANNOTATIONS if github else Printed.PAGE
 
 
-def _checked_by(server: Server, folder: Path, act: Callable[[Path, Planner], CheckReport], settings: Settings) -> CheckReport:
+def _checked_by(
+    server: CheckServer, folder: Path, act: Callable[[Path, Planner], CheckReport], settings: Settings
+) -> CheckReport:
     """The report with plans of a service, which then keeps it."""
     from meshwright.app.regression.server import ServerPlanner
 

@@ -20,7 +20,7 @@ from meshwright.app.requests.files import STDIN
 from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.costmodels.errors import ExportError, InfeasibleError, InvalidInputError, did_you_mean
 from meshwright.solver.answer.plan import AnsweredRequest
-from meshwright.solver.switching import Switch, Traffic, switch_bytes
+from meshwright.solver.switching import Switch, SwitchTraffic, switch_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,11 @@ def diff_document(switch: Switch, old: AnsweredRequest, new: AnsweredRequest) ->
     }
 
 
-def _sums(traffic: Traffic) -> dict[str, float]:
+def _sums(traffic: SwitchTraffic) -> dict[str, float]:
     return {name: float(values.sum()) for name, values in _columns(traffic).items()}
 
 
-def _columns(traffic: Traffic) -> dict[str, Any]:
+def _columns(traffic: SwitchTraffic) -> dict[str, Any]:
     return {
         "kept_bytes": traffic.kept,
         "from_node_bytes": traffic.from_node,

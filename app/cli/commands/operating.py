@@ -118,7 +118,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     if workers:
         app.state.workers_since_s = time.monotonic()
-    with Workers(workers, settings):
+    with WorkerProcesses(workers, settings):
         uvicorn.run(
             app,
             host=host,
@@ -191,7 +191,7 @@ def worker_command() -> list[str]:
     return [sys.executable, "-P", "-c", code, "worker", "--with-parent"]
 
 
-class Workers:
+class WorkerProcesses:
     """Worker processes beside the service: one that ends is started again, all are told to stop at the end."""
 
     def __init__(self, count: int, settings: Settings):
@@ -199,7 +199,7 @@ class Workers:
         self._stopping = threading.Event()
         self._watchers: list[threading.Thread] = []
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> WorkerProcesses:
         self._watchers = [threading.Thread(target=self._keep_one, daemon=True) for _ in range(self._count)]
         for watcher in self._watchers:
             watcher.start()

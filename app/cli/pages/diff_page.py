@@ -18,7 +18,7 @@ from meshwright.solver.answer.pipeline_plan import leading_pipelines
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.serving.explain import Excluded as LayoutExcluded
 from meshwright.solver.serving.explain import LayoutExplanation
-from meshwright.solver.switching import Switch, Traffic
+from meshwright.solver.switching import Switch, SwitchTraffic
 from meshwright.solver.training.explain import Alternative, Excluded, Explanation, StepFigures
 
 
@@ -64,7 +64,7 @@ def _kinds(switch: Switch) -> Table:
     return table
 
 
-def _stages(total: Traffic, plan: Plan) -> Table:
+def _stages(total: SwitchTraffic, plan: Plan) -> Table:
     """Means of the devices of each stage, stages of equal means together."""
     table = _table("a device of stage", "keeps", "receives", "sends")
     rows: dict[tuple[str, ...], list[int]] = {}

@@ -37,7 +37,6 @@ from meshwright.app.base.figures import (
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
-from meshwright.solver.answer.frontier import FrontierPoint, Interactivity
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
@@ -55,9 +54,8 @@ from meshwright.solver.answer.layouts import (
     Workers,
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
-from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.plan import FrontierPoint, Interactivity, Plan
+from meshwright.solver.answer.predicted import Predicted, Reason, TimeBreakdown
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import FrontierScope, Launcher, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of

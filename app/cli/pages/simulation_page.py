@@ -11,7 +11,7 @@ from rich.text import Text
 
 from meshwright.app.base.console import plain
 from meshwright.app.base.figures import counted, percent, seconds, significant
-from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline
+from meshwright.costmodels.queueing.simulation.replica import LoadTimeline
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.serving.workers.simulation import PROBABILITIES, Distribution, RateSimulation, ServingSimulation

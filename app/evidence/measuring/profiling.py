@@ -41,7 +41,7 @@ class ProfilingDevice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class KernelShape:
     """One measurement to make; sizes that the kind does not have are 0 (``costmodels.fitting.samples.Samples``)."""
 
     kind: SampleKind
@@ -115,7 +115,7 @@ RANGES = {
 }
 
 
-def shapes_of(backend: ProfilingDevice, kinds: frozenset[SampleKind], *, ranks: int) -> tuple[Shape, ...]:
+def shapes_of(backend: ProfilingDevice, kinds: frozenset[SampleKind], *, ranks: int) -> tuple[KernelShape, ...]:
     """Every shape of the kinds asked for, in a fixed order; collectives over each group size that divides ``ranks``."""
     sizes = RANGES[backend]
     found = itertools.chain(
@@ -124,16 +124,16 @@ def shapes_of(backend: ProfilingDevice, kinds: frozenset[SampleKind], *, ranks: 
     return tuple(shape for shape in found if shape.kind in kinds)
 
 
-def _products(sizes: Range) -> Iterator[Shape]:
+def _products(sizes: Range) -> Iterator[KernelShape]:
     for dtype, m, n, k in itertools.product(sizes.dtypes, sizes.rows, sizes.sides, sizes.sides):
         if 2.0 * m * n * k <= sizes.most_flops:
-            yield Shape(SampleKind.GEMM, dtype, m=m, n=n, k=k, batch=1)
+            yield KernelShape(SampleKind.GEMM, dtype, m=m, n=n, k=k, batch=1)
 
 
-def _attention(sizes: Range) -> Iterator[Shape]:
+def _attention(sizes: Range) -> Iterator[KernelShape]:
     grid = itertools.product(sizes.dtypes, sizes.head_dims, sizes.heads, sizes.batches, sizes.tokens)
     for dtype, head_dim, heads, batch, tokens in grid:
-        prefill = Shape(
+        prefill = KernelShape(
             SampleKind.PREFILL_ATTENTION, dtype, batch=batch, q_tokens=tokens, kv_tokens=tokens, heads=heads, kv_heads=heads,
             head_dim=head_dim,
         )  # fmt: skip
@@ -143,26 +143,26 @@ def _attention(sizes: Range) -> Iterator[Shape]:
         yield _of_kind(prefill, SampleKind.DECODE_ATTENTION, q_tokens=1)
 
 
-def _of_kind(shape: Shape, kind: SampleKind, *, q_tokens: int) -> Shape:
-    return Shape(
+def _of_kind(shape: KernelShape, kind: SampleKind, *, q_tokens: int) -> KernelShape:
+    return KernelShape(
         kind, shape.dtype, batch=shape.batch, q_tokens=q_tokens, kv_tokens=shape.kv_tokens, heads=shape.heads,
         kv_heads=shape.kv_heads, head_dim=shape.head_dim,
     )  # fmt: skip
 
 
-def _vectors(sizes: Range) -> Iterator[Shape]:
+def _vectors(sizes: Range) -> Iterator[KernelShape]:
     kinds = (SampleKind.STREAM, SampleKind.NORM, SampleKind.ACTIVATION, SampleKind.GATHER)
     for kind, moved in itertools.product(kinds, sizes.vector_bytes):
-        yield Shape(kind, sizes.dtypes[0], moved_bytes=moved)
+        yield KernelShape(kind, sizes.dtypes[0], moved_bytes=moved)
 
 
-def _launches(backend: ProfilingDevice, kinds: frozenset[SampleKind]) -> Iterator[Shape]:
+def _launches(backend: ProfilingDevice, kinds: frozenset[SampleKind]) -> Iterator[KernelShape]:
     """A CPU's kernels run where they are launched, and their own times hold the launch: it is measured if alone asked for."""
     if backend is ProfilingDevice.CUDA or kinds == {SampleKind.LAUNCH}:
-        yield Shape(SampleKind.LAUNCH, DType.FP32)
+        yield KernelShape(SampleKind.LAUNCH, DType.FP32)
 
 
-def _collectives(sizes: Range, ranks: int) -> Iterator[Shape]:
+def _collectives(sizes: Range, ranks: int) -> Iterator[KernelShape]:
     kinds = (
         SampleKind.ALL_REDUCE, SampleKind.ALL_GATHER, SampleKind.REDUCE_SCATTER, SampleKind.ALL_TO_ALL, SampleKind.SEND_RECV,
         SampleKind.BROADCAST,
@@ -170,7 +170,7 @@ def _collectives(sizes: Range, ranks: int) -> Iterator[Shape]:
     groups = [size for size in range(2, ranks + 1) if ranks % size == 0]
     for kind, size, moved in itertools.product(kinds, groups, sizes.message_bytes):
         if kind is not SampleKind.SEND_RECV or size == 2:
-            yield Shape(kind, sizes.dtypes[0], moved_bytes=moved, ranks=size)
+            yield KernelShape(kind, sizes.dtypes[0], moved_bytes=moved, ranks=size)
 
 
 # The kernels that a profile runs, as PyTorch calls on prepared tensors. Imported only where PyTorch is installed.
@@ -209,7 +209,7 @@ class Kernels:
         if self._ranks > 1:
             self._torch.distributed.destroy_process_group()
 
-    def prepared(self, shape: Shape) -> Run:
+    def prepared(self, shape: KernelShape) -> Run:
         """A call that runs the shape's kernel once, its tensors made already."""
         torch = self._torch
         torch.manual_seed(self._rank)
@@ -240,7 +240,7 @@ class Kernels:
         run()
         return time.perf_counter() - began_s
 
-    def per_run(self, shape: Shape) -> int:
+    def per_run(self, shape: KernelShape) -> int:
         """Kernels that one call of a shape runs one after another: a send/recv goes there and back."""
         return {SampleKind.LAUNCH: LAUNCHES, SampleKind.SEND_RECV: 2}.get(shape.kind, 1)
 
@@ -279,50 +279,50 @@ class Kernels:
         groups = [self._torch.distributed.new_group(list(range(first, first + size))) for first in range(0, self._ranks, size)]
         return groups[self._rank // size]
 
-    def _tensor(self, shape: Shape, *sizes: int) -> Any:
+    def _tensor(self, shape: KernelShape, *sizes: int) -> Any:
         dtype = getattr(self._torch, TORCH_DTYPES[shape.dtype])
         return self._torch.randn(*sizes, device=self._device, dtype=dtype)
 
-    def _product(self, shape: Shape) -> Run:
+    def _product(self, shape: KernelShape) -> Run:
         a, b = self._tensor(shape, shape.m, shape.k), self._tensor(shape, shape.n, shape.k)
         # Weights are kept as (n, k), as torch.nn.Linear keeps them.
         return lambda: self._torch.nn.functional.linear(a, b)
 
-    def _attention(self, shape: Shape) -> Run:
+    def _attention(self, shape: KernelShape) -> Run:
         query, key, value = self._attention_inputs(shape)
         attend = self._torch.nn.functional.scaled_dot_product_attention
         causal = shape.kind is SampleKind.PREFILL_ATTENTION
         return lambda: attend(query, key, value, is_causal=causal, enable_gqa=shape.kv_heads != shape.heads)
 
-    def _attention_backward(self, shape: Shape) -> Run:
+    def _attention_backward(self, shape: KernelShape) -> Run:
         inputs = [tensor.requires_grad_() for tensor in self._attention_inputs(shape)]
         output = self._torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
         gradient = self._torch.randn_like(output)
         return lambda: self._torch.autograd.grad(output, inputs, gradient, retain_graph=True)
 
-    def _attention_inputs(self, shape: Shape) -> list[Any]:
+    def _attention_inputs(self, shape: KernelShape) -> list[Any]:
         sizes = ((shape.heads, shape.q_tokens), (shape.kv_heads, shape.kv_tokens), (shape.kv_heads, shape.kv_tokens))
         return [self._tensor(shape, shape.batch, heads, tokens, shape.head_dim) for heads, tokens in sizes]
 
-    def _stream(self, shape: Shape) -> Run:
+    def _stream(self, shape: KernelShape) -> Run:
         a, b = (self._rows(shape, arrays=3) for _ in range(2))
         return lambda: a + b
 
-    def _norm(self, shape: Shape) -> Run:
+    def _norm(self, shape: KernelShape) -> Run:
         rows = self._rows(shape, arrays=2)
         weight = self._tensor(shape, ROW)
         return lambda: self._torch.nn.functional.layer_norm(rows, (ROW,), weight, weight)
 
-    def _activation(self, shape: Shape) -> Run:
+    def _activation(self, shape: KernelShape) -> Run:
         rows = self._rows(shape, arrays=2)
         return lambda: self._torch.nn.functional.gelu(rows)
 
-    def _gather(self, shape: Shape) -> Run:
+    def _gather(self, shape: KernelShape) -> Run:
         table = self._rows(shape, arrays=2)
         index = self._torch.randint(0, table.shape[0], (table.shape[0],), device=self._device)
         return lambda: self._torch.nn.functional.embedding(index, table)
 
-    def _launch(self, shape: Shape) -> Run:
+    def _launch(self, shape: KernelShape) -> Run:
         tensor = self._tensor(shape, 1)
 
         def launch() -> None:
@@ -331,12 +331,12 @@ class Kernels:
 
         return launch
 
-    def _rows(self, shape: Shape, *, arrays: int) -> Any:
+    def _rows(self, shape: KernelShape, *, arrays: int) -> Any:
         """Rows of one of the ``arrays`` that a kernel reads and writes, so that it moves the shape's bytes."""
         rows = max(1, round(shape.moved_bytes / (arrays * ROW * shape.dtype.size_bytes)))
         return self._tensor(shape, rows, ROW)
 
-    def _collective(self, shape: Shape) -> Run:
+    def _collective(self, shape: KernelShape) -> Run:
         distributed, group = self._torch.distributed, self._groups[shape.ranks]
         elements = int(shape.moved_bytes / shape.dtype.size_bytes)
         whole, part = self._tensor(shape, elements), self._tensor(shape, max(1, elements // shape.ranks))
@@ -370,7 +370,7 @@ class Kernels:
 WARM_UP = 2
 PRODUCTS_S = 0.01
 """Computation between two collectives: longer than a time slice of Linux's scheduler (2.8 ms times 1 + log2 of the cores)."""
-PRODUCT = Shape(SampleKind.GEMM, DType.FP32, m=128, n=512, k=512, batch=1)
+PRODUCT = KernelShape(SampleKind.GEMM, DType.FP32, m=128, n=512, k=512, batch=1)
 FEWEST_REPEATS = 5
 MOST_REPEATS = 200
 JOIN_S = 60.0
@@ -481,7 +481,7 @@ def _measure_as(rank: int, task: ProfileTask, store: str) -> None:
     _measure(rank, task, store, lambda done, total, what: None)
 
 
-def _measure(rank: int, task: ProfileTask, store: str, on_measured: OnMeasured) -> list[tuple[Shape, float]]:
+def _measure(rank: int, task: ProfileTask, store: str, on_measured: OnMeasured) -> list[tuple[KernelShape, float]]:
     """Shapes in their order, each with its seconds, averaged over the ranks that measure with this one."""
     import torch
 
@@ -518,7 +518,7 @@ def spread(count: int) -> list[int]:
     return [number * step % count for number in range(count)]
 
 
-def _middle_s(kernels: Kernels, shape: Shape, task: ProfileTask) -> float:
+def _middle_s(kernels: Kernels, shape: KernelShape, task: ProfileTask) -> float:
     run = kernels.prepared(shape)
     for _ in range(WARM_UP):
         run()

@@ -19,7 +19,7 @@ _DEVICES_PER_SERVER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Workers:
+class EqualWorkers:
     """Equal replicas of one phase, or of both."""
 
     count: int
@@ -34,7 +34,7 @@ class Workers:
         return self.tp * self.pp * self.attention_dp
 
 
-def workers_of(run: ServingRun, *, degrees_multiplied: bool) -> tuple[Workers | None, Workers]:
+def workers_of(run: ServingRun, *, degrees_multiplied: bool) -> tuple[EqualWorkers | None, EqualWorkers]:
     """Return the prefill workers, None where one worker does both phases, and the decode workers; raises NotPredictedError
     where the row does not state them. ``degrees_multiplied`` says that its source writes products of degrees."""
     if run.mode != AGGREGATED:
@@ -43,26 +43,28 @@ def workers_of(run: ServingRun, *, degrees_multiplied: bool) -> tuple[Workers | 
         return _phase(run, "P"), _phase(run, "D")
     if not run.tp and run.n_gpus:
         # Without degrees: one worker over all devices.
-        return None, Workers(1, run.n_gpus // _degree(run.pp), _degree(run.pp), _degree(run.ep), 1)
+        return None, EqualWorkers(1, run.n_gpus // _degree(run.pp), _degree(run.pp), _degree(run.ep), 1)
     tp, attention_dp, ep = _degree(run.tp), _degree(run.attention_dp), _degree(run.ep)
     pp = _degree(run.pp)
     if degrees_multiplied and tp == attention_dp > 1 and tp * attention_dp == run.n_gpus == ep:
         # Each of these degrees is that of the same devices: rows called "tp4_ep4" state 4, 4 and 16 on 16 devices.
-        return None, Workers(1, tp, pp, tp, 1)
+        return None, EqualWorkers(1, tp, pp, tp, 1)
     if degrees_multiplied and tp * attention_dp == run.n_gpus and (tp > ep > 1 or tp * attention_dp > _DEVICES_PER_SERVER):
         # These rows multiply the degree of attention by that of experts, which share the same devices of one server: they
         # repeat rows of tp 2, 4 and 8 as 4, 16 and 64 with ep 2, 4 and 8.
         tp, attention_dp = max(1, tp // ep), max(1, attention_dp // ep)
-        return None, Workers(1, tp, pp, ep, attention_dp)
-    one = Workers(1, tp, pp, ep, attention_dp)
+        return None, EqualWorkers(1, tp, pp, ep, attention_dp)
+    one = EqualWorkers(1, tp, pp, ep, attention_dp)
     if attention_dp == tp and run.n_gpus == tp * pp:
         # Some sources state attention dp on the same devices as tp.
-        one = Workers(1, 1, pp, ep, attention_dp)
+        one = EqualWorkers(1, 1, pp, ep, attention_dp)
     count = 1 if run.n_gpus is None else max(1, run.n_gpus // one.devices)
-    return None, Workers(count, one.tp, pp, ep, one.attention_dp)
+    return None, EqualWorkers(count, one.tp, pp, ep, one.attention_dp)
 
 
-def launched(workers: Workers, flags: LaunchFlags, engine: EngineName, *, n_gpus: int | None, experts: bool) -> Workers:
+def launched(
+    workers: EqualWorkers, flags: LaunchFlags, engine: EngineName, *, n_gpus: int | None, experts: bool
+) -> EqualWorkers:
     """Return the workers of a row that does both phases with the degrees that its launch command gives.
 
     Raises NotPredictedError for degrees that no engine starts with.
@@ -73,7 +75,7 @@ def launched(workers: Workers, flags: LaunchFlags, engine: EngineName, *, n_gpus
         of_server = degrees(flags, engine.engine, experts=experts)
     except InvalidInputError as error:
         raise NotPredictedError(error.problem) from None
-    one = Workers(1, of_server.tp * of_server.kvp * of_server.cp, of_server.pp, of_server.ep, of_server.attention_dp)
+    one = EqualWorkers(1, of_server.tp * of_server.kvp * of_server.cp, of_server.pp, of_server.ep, of_server.attention_dp)
     return replace(one, count=max(1, (n_gpus or one.devices) // one.devices))
 
 
@@ -85,18 +87,18 @@ def flags_of(engine: EngineName, command: str) -> LaunchFlags:
         raise NotPredictedError(error.problem) from None
 
 
-def _of_columns(cells: PhaseCells) -> Workers:
+def _of_columns(cells: PhaseCells) -> EqualWorkers:
     apart = cells.attention_apart
-    return Workers(cells.workers, 1 if apart else cells.tp, 1, cells.ep, cells.tp if apart else 1)
+    return EqualWorkers(cells.workers, 1 if apart else cells.tp, 1, cells.ep, cells.tp if apart else 1)
 
 
-def _phase(run: ServingRun, phase: str) -> Workers:
+def _phase(run: ServingRun, phase: str) -> EqualWorkers:
     """Workers of one phase: "P1x8/D9x8" is one prefill worker of tp 8 and nine decode workers of tp 8."""
     shape = re.search(rf"{phase}(\d+)x(\d+)", run.tp)
     if shape is None:
         raise NotPredictedError("the row does not state the workers of each phase")
     attention_dp, ep = (re.search(rf"{phase}(\d+)", text) for text in (run.attention_dp, run.ep))
-    return Workers(
+    return EqualWorkers(
         count=int(shape[1]),
         tp=int(shape[2]),
         pp=1,
@@ -137,7 +139,7 @@ NO_LIMITS = PoolLimits()
 _Key = tuple[str, ...]
 
 
-def published_limits(load: BenchmarkLoad, prefill: Workers, decode: Workers, *, has_drafts: bool) -> PoolLimits:
+def published_limits(load: BenchmarkLoad, prefill: EqualWorkers, decode: EqualWorkers, *, has_drafts: bool) -> PoolLimits:
     """Return the limits of the one recipe that a row of InferenceX fits: same model, node, precision, lengths, clients,
     workers and drafts; no limits where none or several differing ones do."""
     if load.source is not BenchmarkSource.INFERENCEX:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from meshwright.app.evidence.serving.degrees import (
     NO_LIMITS,
+    EqualWorkers,
     PoolLimits,
-    Workers,
     flags_of,
     launched,
     published_limits,
@@ -95,7 +95,7 @@ def stated_drafts(said: str, model: str) -> Drafts:
 
 
 def drafted(
-    run: ServingRun, flags: LaunchFlags, load: BenchmarkLoad, decode: Workers, graph: ModelGraph
+    run: ServingRun, flags: LaunchFlags, load: BenchmarkLoad, decode: EqualWorkers, graph: ModelGraph
 ) -> tuple[tuple[float, Speculation], ...]:
     """Return the drafts that a row may have had, each with its weight: one where it states the acceptance, else the prior's.
 
@@ -113,7 +113,7 @@ def drafted(
     return tuple((weight, Speculation(tokens, chance, draft)) for weight, chance in chances)
 
 
-def _tokens(load: BenchmarkLoad, decode: Workers, *, both_phases: bool) -> int:
+def _tokens(load: BenchmarkLoad, decode: EqualWorkers, *, both_phases: bool) -> int:
     """Return the tokens that a layer drafts in a step where the row does not state them."""
     if load.engine is not EngineName.TENSORRT_LLM or decode.attention_dp == 1:
         return DEFAULT_TOKENS[load.engine]
@@ -189,8 +189,8 @@ class Deployment:
     engine: EngineName
     precision: DType
     kv_dtype: DType
-    prefill: Workers | None
-    decode: Workers
+    prefill: EqualWorkers | None
+    decode: EqualWorkers
     prompt_tokens: int
     output_tokens: int
     clients: int | None
@@ -281,7 +281,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
 
 
 def _pool_limits(
-    run: ServingRun, load: BenchmarkLoad, prefill: Workers, decode: Workers, flags: LaunchFlags, *, has_drafts: bool
+    run: ServingRun, load: BenchmarkLoad, prefill: EqualWorkers, decode: EqualWorkers, flags: LaunchFlags, *, has_drafts: bool
 ) -> PoolLimits:
     """Limits of the workers of both phases: those of the row's commands, else those that its source publishes."""
     published = published_limits(load, prefill, decode, has_drafts=has_drafts)
@@ -293,7 +293,7 @@ def _pool_limits(
     )
 
 
-def _group_sequences(flags: LaunchFlags, engine: EngineName, workers: Workers) -> int | None:
+def _group_sequences(flags: LaunchFlags, engine: EngineName, workers: EqualWorkers) -> int | None:
     """Sequences at once of an attention group; SGLang's limit is that of all groups of a worker."""
     given = flags.sequences
     return max(1, given // workers.attention_dp) if given and engine is EngineName.SGLANG else given

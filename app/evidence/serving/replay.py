@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from meshwright.app.evidence.serving.degrees import Workers
+from meshwright.app.evidence.serving.degrees import EqualWorkers
 from meshwright.app.evidence.serving.deployment import (
     ADMISSION,
     MAX_LOAD_REQUESTS,
@@ -234,7 +234,7 @@ class _Server:
     model: str
     config: str
     node: str
-    workers: Workers
+    workers: EqualWorkers
     engine: EngineName
     precision: DType
     stored: CheckpointFormat | None
@@ -375,7 +375,7 @@ def _pool(
     deployed: Deployment,
     engine: Engine,
     times: StepTimes | GroupTimes,
-    workers: Workers,
+    workers: EqualWorkers,
     *,
     step_tokens: int,
     most_sequences: int | None,

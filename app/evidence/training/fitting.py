@@ -25,7 +25,7 @@ from meshwright.app.evidence.training.prediction import (
     predict_run,
     silicon_name,
 )
-from meshwright.app.evidence.training.rows import MeasuredRun
+from meshwright.app.evidence.training.rows import ValidationRun
 
 Floats = NDArray[np.float64]
 
@@ -76,15 +76,15 @@ class Parts:
     part_s: Floats
 
 
-def fitted_runs(runs: Sequence[MeasuredRun], *, of_source: int = RUNS_OF_SOURCE) -> list[MeasuredRun]:
+def fitted_runs(runs: Sequence[ValidationRun], *, of_source: int = RUNS_OF_SOURCE) -> list[ValidationRun]:
     """At most so many runs of each source, evenly spaced in the order given."""
-    by_source: dict[str, list[MeasuredRun]] = {}
+    by_source: dict[str, list[ValidationRun]] = {}
     for measured in runs:
         by_source.setdefault(measured.run.source, []).append(measured)
     return [run for members in by_source.values() for run in members[:: -(-len(members) // of_source)]]
 
 
-def fit_constants(runs: Sequence[MeasuredRun]) -> tuple[Constants, Parts]:
+def fit_constants(runs: Sequence[ValidationRun]) -> tuple[Constants, Parts]:
     """The constants that fit all runs best, and the parts of the runs from which other fits can start.
 
     Every run must be one that is predicted, and have a step time.
@@ -96,7 +96,7 @@ def fit_constants(runs: Sequence[MeasuredRun]) -> tuple[Constants, Parts]:
     return constants, parts
 
 
-def parts_of(runs: Sequence[MeasuredRun], at: Constants) -> Parts:
+def parts_of(runs: Sequence[ValidationRun], at: Constants) -> Parts:
     """Parts of every run at the given constants."""
     chips = [silicon_name(cluster_of(measured.run).groups[0].node.device) for measured in runs]
     clusters = [cluster_name(measured.run) for measured in runs]
@@ -115,7 +115,7 @@ def parts_of(runs: Sequence[MeasuredRun], at: Constants) -> Parts:
     return Parts(at, tuple(columns), step_s, np.stack(parts, axis=1))
 
 
-def refit(parts: Parts, runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) -> Constants:
+def refit(parts: Parts, runs: Sequence[ValidationRun], chosen: NDArray[np.bool_]) -> Constants:
     """The constants that fit the chosen runs best; every source counts alike."""
     weights = _weights(runs, chosen)
     start = np.array([-np.log(parts.at.rate(*column)) for column in parts.columns])
@@ -171,7 +171,7 @@ def _slower_by_power(columns: Sequence[ConstantOf]) -> Floats:
     )
 
 
-def _weights(runs: Sequence[MeasuredRun], chosen: NDArray[np.bool_]) -> Floats:
+def _weights(runs: Sequence[ValidationRun], chosen: NDArray[np.bool_]) -> Floats:
     sources = [measured.run.source for measured, taken in zip(runs, chosen, strict=True) if taken]
     counts = Counter(sources)
     return np.array([counts[source] ** -0.5 for source in sources])
@@ -193,5 +193,5 @@ def _robust(weights: Floats) -> Callable[[Floats], Floats]:
     return loss
 
 
-def _step_times_s(runs: Sequence[MeasuredRun], constants: Constants) -> Floats:
+def _step_times_s(runs: Sequence[ValidationRun], constants: Constants) -> Floats:
     return np.array([predict_run(measured.run, constants).step_time_s for measured in runs])

@@ -16,7 +16,7 @@ from meshwright.app.base.quoting import markdown_text
 from meshwright.app.evidence.training.fitting import fit_constants, fitted_runs, refit
 from meshwright.app.evidence.training.prediction import Constants
 from meshwright.app.evidence.training.report import Report, report_document, report_of
-from meshwright.app.evidence.training.rows import MeasuredRun, read_measured_runs
+from meshwright.app.evidence.training.rows import ValidationRun, read_measured_runs
 from meshwright.app.evidence.training.scores import Errors, Ranking, score_run
 from meshwright.app.evidence.training.sources import NO_SOURCES, Sources
 
@@ -43,7 +43,7 @@ def validate_in_folds(path: Path, *, folds: int, sources: Sources = NO_SOURCES) 
     return folded_report(read_measured_runs(path, sources), folds=folds, file=path.name)
 
 
-def folded_report(rows: Sequence[MeasuredRun], *, folds: int, file: str) -> FoldedReport:
+def folded_report(rows: Sequence[ValidationRun], *, folds: int, file: str) -> FoldedReport:
     """Fit and score runs; those that ran out of memory or are not predicted are in no fit."""
     nothing = Constants()
     unfitted = [score_run(row, nothing) for row in rows]
@@ -58,7 +58,7 @@ def folded_report(rows: Sequence[MeasuredRun], *, folds: int, file: str) -> Fold
     )
 
 
-def _fits(timed: Sequence[MeasuredRun], folds: int) -> tuple[Constants, dict[Group, Constants]]:
+def _fits(timed: Sequence[ValidationRun], folds: int) -> tuple[Constants, dict[Group, Constants]]:
     """The constants of all runs, and for each group those of the folds that it is not in."""
     fold_of = assigned_folds(timed, folds)
     runs = fitted_runs(timed)
@@ -68,12 +68,12 @@ def _fits(timed: Sequence[MeasuredRun], folds: int) -> tuple[Constants, dict[Gro
     return constants, {group: of_fold[fold] for group, fold in fold_of.items()}
 
 
-def group_of(row: MeasuredRun) -> Group:
+def group_of(row: ValidationRun) -> Group:
     """Return the group of a row; rows of one group must not be on both sides of a fold."""
     return row.run.model, row.run.gpu, row.run.n_gpus
 
 
-def assigned_folds(rows: Sequence[MeasuredRun], folds: int) -> dict[Group, int]:
+def assigned_folds(rows: Sequence[ValidationRun], folds: int) -> dict[Group, int]:
     """Fold of each group: the largest first, each to the fold with the fewest runs of its sources, then the fewest runs."""
     sizes = Counter(group_of(row) for row in rows)
     sources: dict[Group, set[str]] = defaultdict(set)

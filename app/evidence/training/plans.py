@@ -39,14 +39,14 @@ chunks a rank."""
 
 
 @dataclass(frozen=True, slots=True)
-class GivenPlan:
+class UsedPlan:
     """The plan that a run used: a candidate of its request's space."""
 
     request: TrainingRequest
     candidate: Candidate
 
 
-def given_plan(run: Run) -> GivenPlan:
+def given_plan(run: Run) -> UsedPlan:
     """The request and plan of a run; raises NotPredictedError for what it does not say or no cost model covers."""
     mesh, source = _mesh(run), run.reading
     if _schedule_name(run.schedule) not in _SCHEDULES:
@@ -86,7 +86,7 @@ def given_plan(run: Run) -> GivenPlan:
     request = TrainingRequest(model, cluster, workload)
     if not experts_fit(request.model, mesh):
         raise NotPredictedError(f"ep {mesh.ep} on dp x cp = {mesh.dp * mesh.cp} does not spread the model's experts evenly")
-    return GivenPlan(request, candidate)
+    return UsedPlan(request, candidate)
 
 
 def assumptions(run: Run) -> tuple[str, ...]:

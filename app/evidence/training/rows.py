@@ -98,7 +98,7 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class ValidationRun:
     """A row of the table; ``licence`` is that of its source."""
 
     run: Run
@@ -106,7 +106,7 @@ class MeasuredRun:
     licence: str = ""
 
 
-def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[MeasuredRun, ...]:
+def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[ValidationRun, ...]:
     """Every row of a file, read as the mapping of its sources says.
 
     Raises InvalidInputError that names line and column of what can't be read.
@@ -114,7 +114,7 @@ def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[Measu
     return tuple(_measured_run(cells, sources) for cells in read_table(path, COLUMNS, what="measured training runs"))
 
 
-def _measured_run(as_written: Cells, sources: Sources) -> MeasuredRun:
+def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
     reading = sources.of(as_written.required_text("source_id"))
     cells, said = completed_by_rules(as_written, reading.rows)
     reading = reading if said.gradient_dtype is None else replace(reading, gradient_dtype=said.gradient_dtype)
@@ -161,7 +161,7 @@ def _measured_run(as_written: Cells, sources: Sources) -> MeasuredRun:
         assumed=assumed,
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
-    return MeasuredRun(run, RunResult(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
+    return ValidationRun(run, RunResult(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))
 
 
 def _with_source(cells: Cells, source: Source) -> Cells:

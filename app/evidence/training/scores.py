@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import Constants, Prediction, predict_run_with_band
-from meshwright.app.evidence.training.rows import MeasuredRun, Quality, RunStatus
+from meshwright.app.evidence.training.rows import Quality, RunStatus, ValidationRun
 
 Key = TypeVar("Key")
 
@@ -23,7 +23,7 @@ MIN_RANKED = 3
 class ScoredRun:
     """A measured run with its prediction, or the reason why there is none."""
 
-    measured: MeasuredRun
+    measured: ValidationRun
     prediction: Prediction | None
     reason: str | None = None
 
@@ -89,7 +89,7 @@ class SourceScore:
     ranking: Ranking | None
 
 
-def score_run(measured: MeasuredRun, constants: Constants | None = None) -> ScoredRun:
+def score_run(measured: ValidationRun, constants: Constants | None = None) -> ScoredRun:
     """Predict one run, at rates other than those shipped if given; what was measured is not looked at."""
     try:
         return ScoredRun(measured, predict_run_with_band(measured.run, constants))

@@ -35,7 +35,7 @@ from meshwright.solver.answer.layouts import Kinds
 from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, ServingMode
-from meshwright.solver.problem.launchers.server import ServingForm
+from meshwright.solver.problem.launchers.servers import ServingForm
 from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS, launcher_of
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 

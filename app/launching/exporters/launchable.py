@@ -12,7 +12,7 @@ from meshwright.solver.answer.layouts import ByGroup, Layout, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, with_pipelines
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choice import Entry, Unnamed
+from meshwright.solver.problem.choice import LedgerEntry, Unnamed
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import PlanRequest
@@ -63,7 +63,7 @@ def _launched_search(plan: Plan, asked: Search, launcher: Launcher) -> Search:
     return replace(asked, space=Space.LAUNCHABLE, launcher=launcher, engine=engine, system=None, **wider)
 
 
-def _with_chosen(entry: Entry, allowed: tuple[Any, ...], layout: Layout) -> tuple[Any, ...]:
+def _with_chosen(entry: LedgerEntry, allowed: tuple[Any, ...], layout: Layout) -> tuple[Any, ...]:
     """Return the allowed values of a choice and those that a plan's layout has; as they are where nothing is restricted."""
     place = entry.choice.place
     if place is None or (not allowed and entry.choice.unnamed is Unnamed.ANY):

@@ -32,7 +32,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
-from meshwright.solver.problem.hyperparameters import Hyperparameters, RotaryScaling, RotaryScalingKind, RouterRule, RouterScore
+from meshwright.solver.problem.graph import Hyperparameters, RotaryScaling, RotaryScalingKind, RouterRule, RouterScore
 from meshwright.solver.problem.launchers.decoders import (
     DecoderShape,
     FeedForward,

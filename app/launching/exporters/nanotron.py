@@ -18,7 +18,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
-from meshwright.solver.problem.hyperparameters import Hyperparameters
+from meshwright.solver.problem.graph import Hyperparameters
 from meshwright.solver.problem.launchers.decoders import DecoderShape, decoder_shape
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 

@@ -22,8 +22,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
-from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.hyperparameters import Hyperparameters, RotaryScalingKind
+from meshwright.solver.problem.graph import Hyperparameters, ModelGraph, RotaryScalingKind
 from meshwright.solver.problem.launchers.decoders import DecoderShape, FeedForward, Norm, Positions, decoder_shape, is_layer
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 

@@ -75,7 +75,7 @@ class GivenFlag:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadCommand:
+class ParsedCommand:
     """A command read by a table: fields and their values, every flag that was given, and the words that belong to none."""
 
     fields: Mapping[str, Any]
@@ -117,7 +117,7 @@ class FlagTable:
         """Return every spelling of the flags that say a field."""
         return tuple(name for each in self.flags if each.field == said for name in each.names)
 
-    def read(self, words: Sequence[str]) -> ReadCommand:
+    def read(self, words: Sequence[str]) -> ParsedCommand:
         """Return what the words of a command say; the last of several of one flag holds.
 
         Raises InvalidInputError for a flag without its value, or with one that the launcher would refuse.
@@ -147,7 +147,7 @@ class FlagTable:
             value_of = known.means if known.read is None or text is None else _value(name, text, known.read)
             fields[known.field] = value_of
             given.append(GivenFlag(written, text, Standing.READ, field=known.field, meaning=value_of))
-        return ReadCommand(fields, tuple(given), tuple(left))
+        return ParsedCommand(fields, tuple(given), tuple(left))
 
     def _value_after(self, name: str, known: Flag | None, rest: deque[str]) -> str | None:
         """Take the value of a flag from the words behind it; None where it has none."""

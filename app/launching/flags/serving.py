@@ -75,7 +75,7 @@ TABLES: Mapping[ServingEngine, FlagTable] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Degrees:
+class ServerDegrees:
     """The degrees of a server that a command starts: ``replicas`` of it, each of pp stages of tp x kvp x cp x attention_dp
     devices."""
 
@@ -101,7 +101,7 @@ def launch_flags(engine: ServingEngine, command: str) -> LaunchFlags:
     return LaunchFlags(**TABLES[engine].read(words_of(command)).fields)
 
 
-def degrees(flags: LaunchFlags, engine: ServingEngine, *, experts: bool) -> Degrees:
+def degrees(flags: LaunchFlags, engine: ServingEngine, *, experts: bool) -> ServerDegrees:
     """Return the degrees of a server, of a model with experts or without; raises InvalidInputError for some that no engine
     starts with."""
     tp, pp, dp, groups, cp = flags.tp or 1, flags.pp or 1, flags.dp or 1, 1, flags.cp or 1
@@ -122,10 +122,10 @@ def degrees(flags: LaunchFlags, engine: ServingEngine, *, experts: bool) -> Degr
         raise InvalidInputError(f"the launch command splits caches or prompts {kvp * cp} ways over {tp} devices")
     tp //= kvp * cp
     ep = {None: 1, 0: tp * kvp * cp * groups}.get(flags.ep, flags.ep)
-    return Degrees(replicas=dp, tp=tp, pp=pp, ep=ep or 1, attention_dp=groups, kvp=kvp, cp=cp)
+    return ServerDegrees(replicas=dp, tp=tp, pp=pp, ep=ep or 1, attention_dp=groups, kvp=kvp, cp=cp)
 
 
-def _of_tensorrt_llm(flags: LaunchFlags) -> Degrees:
+def _of_tensorrt_llm(flags: LaunchFlags) -> ServerDegrees:
     """Its tp is all ranks of a stage but those that share caches; attention runs on each by itself, or on all together."""
     tp, kvp = flags.tp or 1, flags.kvp or 1
     ranks = tp * kvp
@@ -133,4 +133,4 @@ def _of_tensorrt_llm(flags: LaunchFlags) -> Degrees:
         raise InvalidInputError(f"the launch command splits experts {flags.moe_tp} ways over {ranks} devices")
     ep = flags.ep or (1 if flags.moe_tp is None else ranks // flags.moe_tp)
     groups, tp = (tp, 1) if flags.attention_apart else (1, tp)
-    return Degrees(replicas=1, tp=tp, pp=flags.pp or 1, ep=ep, attention_dp=groups, kvp=kvp)
+    return ServerDegrees(replicas=1, tp=tp, pp=flags.pp or 1, ep=ep, attention_dp=groups, kvp=kvp)

@@ -9,11 +9,10 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from meshwright.app.models.catalog.listed import LISTED
+from meshwright.app.models.catalog.huggingface_ids import LISTED
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ModelError, did_you_mean
-from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.hyperparameters import Hyperparameters
+from meshwright.solver.problem.graph import Hyperparameters, ModelGraph
 
 # What a catalogue file says to people (source, assumptions) and not to the importer.
 NOTES_FIELD = "notes"

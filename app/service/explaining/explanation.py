@@ -15,7 +15,7 @@ from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.service.explaining.slow import MeasuredAnswer
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.request import PlanRequest
 

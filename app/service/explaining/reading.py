@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from meshwright.app.launching.flags.flag import FlagTable, ReadCommand
+from meshwright.app.launching.flags.flag import FlagTable, ParsedCommand
 from meshwright.app.launching.flags.serving import TABLES, LaunchFlags
 from meshwright.app.service.explaining.launch_files import (
     NO_FILES,
@@ -301,7 +301,7 @@ def _is_megatron_recipe(document: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Program:
+class _LaunchedProgram:
     """A launcher with the words before it and its own."""
 
     launcher: Launcher
@@ -309,27 +309,27 @@ class _Program:
     own: Sequence[str]
 
 
-def _program_of(words: Sequence[str], files: LaunchFiles) -> _Program | None:
+def _program_of(words: Sequence[str], files: LaunchFiles) -> _LaunchedProgram | None:
     """The launcher that a command starts: by its own words, else by the arguments of the script that is started."""
     for launcher, starts in _STARTS.items():
         for start in starts:
             place = _place_of(start, words)
             if place is not None:
-                return _Program(launcher, words[:place], words[place + len(start) :])
+                return _LaunchedProgram(launcher, words[:place], words[place + len(start) :])
     script = _place_of_script(words)
     if script is None:
         return None
     before, own = words[:script], words[script + 1 :]
     if script_of_nemo(words[script], files) is not None:
-        return _Program(Launcher.NEMO, before, words[script:])
+        return _LaunchedProgram(Launcher.NEMO, before, words[script:])
     names = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in own if word.startswith("--")}
     for launcher, arguments in _BY_ARGUMENTS.items():
         if names & arguments:
-            return _Program(launcher, before, own)
+            return _LaunchedProgram(launcher, before, own)
     by_file = _launcher_of_settings(own, files)
     if by_file is not None:
-        return _Program(by_file, before, own)
-    return _Program(Launcher.DEEPSPEED, before, own) if _place_of(("deepspeed",), before) is not None else None
+        return _LaunchedProgram(by_file, before, own)
+    return _LaunchedProgram(Launcher.DEEPSPEED, before, own) if _place_of(("deepspeed",), before) is not None else None
 
 
 def _place_of_script(words: Sequence[str]) -> int | None:
@@ -385,7 +385,7 @@ def _server(launcher: Launcher, before: Sequence[str], own: Sequence[str], files
         # TensorRT-LLM's file holds over its command, others' commands over their files.
         first, second = (read, settings) if engine is ServingEngine.TENSORRT_LLM else (settings, read)
         words = (*read.words, *settings.words)
-        read = ReadCommand({**first.fields, **second.fields}, (*first.given, *second.given), words)
+        read = ParsedCommand({**first.fields, **second.fields}, (*first.given, *second.given), words)
     flags = LaunchFlags(**read.fields)
     model = flags.model or next(iter(read.words), None)
     return StatedServer(launcher, flags, model, read.given, assigned(before), notes)

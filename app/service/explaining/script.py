@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshwright.app.service.explaining.arithmetic import integer_of
 from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles
-from meshwright.app.service.explaining.shell_words import ASSIGNED, Quotes, Statement, Word, closing, statements_of
+from meshwright.app.service.explaining.shell_words import ASSIGNED, Quotes, Statement, Word, closing, integer_of, statements_of
 from meshwright.app.service.explaining.start import BatchJob, read_batch_job
 from meshwright.app.service.explaining.wrappers import container_of, script_given_to_shell, script_named
 from meshwright.costmodels.errors import InvalidInputError
@@ -61,7 +60,7 @@ def read_script(text: str, files: LaunchFiles = NO_FILES) -> Script:
     if len(text) > LONGEST_SCRIPT:
         raise _too_long()
     job = read_batch_job(text)
-    run = _Run(files, {} if job is None else job.environment)
+    run = _ScriptWalk(files, {} if job is None else job.environment)
     run.text(text)
     run.uncalled()
     return run.script(job)
@@ -71,7 +70,7 @@ def read_commands(
     commands: Iterable[tuple[Sequence[str], Mapping[str, str]]], files: LaunchFiles = NO_FILES, job: BatchJob | None = None
 ) -> Script:
     """Return the commands of containers, each of which was given as its words and the variables that are set for it."""
-    run = _Run(files, {})
+    run = _ScriptWalk(files, {})
     for words, environment in commands:
         run.command([*(f"{name}={value}" for name, value in environment.items()), *words], environment)
     return run.script(job)
@@ -83,7 +82,7 @@ def _too_long() -> InvalidInputError:
     )
 
 
-class _Run:
+class _ScriptWalk:
     """A walk through a script: what is known of its variables, and the commands that were met."""
 
     def __init__(self, files: LaunchFiles, environment: Mapping[str, str]):
@@ -488,7 +487,7 @@ class _Run:
 class _Deeper:
     """A step down, which is taken back."""
 
-    def __init__(self, run: _Run):
+    def __init__(self, run: _ScriptWalk):
         self._run = run
 
     def __enter__(self) -> None:

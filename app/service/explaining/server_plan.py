@@ -10,7 +10,7 @@ from meshwright.app.launching.exporters.served import longest_request, own_lengt
 from meshwright.app.launching.exporters.sglang import static_share
 from meshwright.app.launching.exporters.tensorrt_llm import cache_share
 from meshwright.app.launching.exporters.vllm import memory_utilisation
-from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags
+from meshwright.app.launching.flags.serving import TABLES, LaunchFlags, ServerDegrees
 from meshwright.app.launching.flags.vllm import VLLM
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
@@ -52,7 +52,7 @@ def batch_defaults(request: ServingRequest) -> BatchDefaults:
     return BatchDefaults(8192, 1024) if large else BatchDefaults(2048, 256)
 
 
-def server_plan(request: ServingRequest, flags: LaunchFlags, degrees: Degrees) -> Plan:
+def server_plan(request: ServingRequest, flags: LaunchFlags, degrees: ServerDegrees) -> Plan:
     """Return the plan of a server's replicas, whose figures are still to be predicted."""
     defaults = batch_defaults(request)
     groups = degrees.attention_dp if request.search.engine is ServingEngine.SGLANG else 1
@@ -220,14 +220,14 @@ def length_notes(request: ServingRequest, flags: LaunchFlags, room: CacheRoom) -
 # Sources: vllm/config (parallel, model, scheduler), sglang/srt/server_args.py and arg_groups/parallel_hook.py.
 
 
-def broken_rules(request: ServingRequest, flags: LaunchFlags, degrees: Degrees) -> tuple[str, ...]:
+def broken_rules(request: ServingRequest, flags: LaunchFlags, degrees: ServerDegrees) -> tuple[str, ...]:
     """Return why a server does not start, or would answer none of the requests; empty where it does."""
     engine = request.search.engine
     named = {each.field: f"--{each.names[0]}" for each in reversed(TABLES[engine].flags)}
     return (*_of_model(request, flags, degrees, named), *_of_limits(request, flags, named))
 
 
-def _of_model(request: ServingRequest, flags: LaunchFlags, degrees: Degrees, named: dict[str, str]) -> Iterator[str]:
+def _of_model(request: ServingRequest, flags: LaunchFlags, degrees: ServerDegrees, named: dict[str, str]) -> Iterator[str]:
     shape = served_shape(request.model, request.workload.weight_format)
     layers = sum(1 for name in request.model.layers if is_layer(request.model.block(name)))
     ranks = degrees.tp * degrees.kvp

@@ -12,8 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from meshwright.app.base.figures import axes, counted, gib, percent, seconds, speed_in_words
 from meshwright.app.base.plan_words import certificate_in_words, devices_left
 from meshwright.app.base.templates import Hyperlink, Words
-from meshwright.app.pictures.drawings import stages_of
-from meshwright.app.pictures.load_drawings import exchange_drawing
+from meshwright.app.pictures.drawings import exchange_drawing, stages_of
 from meshwright.app.web.pages.layout import render
 from meshwright.app.web.pages.routes import PageReader, PageRoute, plan_choices, stored_plan
 from meshwright.costmodels.errors import InvalidInputError

@@ -11,7 +11,7 @@ from meshwright.app.base.documents import parse_document
 from meshwright.app.base.figures import percent, seconds, significant
 from meshwright.app.base.quoting import csv_text
 from meshwright.app.base.templates import Hyperlink
-from meshwright.app.pictures.load_drawings import distribution_drawings, load_drawings, over_time_drawings
+from meshwright.app.pictures.drawings import distribution_drawings, load_drawings, over_time_drawings
 from meshwright.app.pictures.simulation_trace import simulation_trace
 from meshwright.app.service.load import load_course
 from meshwright.app.store.plans import PlanReader

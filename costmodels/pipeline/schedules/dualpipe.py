@@ -7,7 +7,7 @@ far a rank is from the middle.
 from __future__ import annotations
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankSlots, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassTimes,
@@ -45,7 +45,7 @@ def _order(rank: int, n_ranks: int, n_microbatches: int) -> list[Slot]:
 
 def dualpipe_steps(chunks: tuple[Chunk, Chunk], from_end: int, from_middle: int, n_microbatches: int) -> list[Slot]:
     """The steps of a rank that sees ``n_microbatches`` on each of its chunks; chunk 0 is the one fed from the nearer end."""
-    order = RankOrder(chunks)
+    order = RankSlots(chunks)
     order.forward(0, 2 * from_middle)
     for _ in range(from_end + 1):
         order.forward(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankSlots, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     HeldMicrobatches,
     PipelineRuntime,
@@ -21,7 +21,7 @@ def _orders(size: PipelineSize) -> list[list[Slot]]:
 
 
 def _order(rank: int, n_microbatches: int) -> list[Slot]:
-    order = RankOrder((Chunk(rank),))
+    order = RankSlots((Chunk(rank),))
     order.forward(0, n_microbatches)
     order.backward(0, n_microbatches)
     return order.slots

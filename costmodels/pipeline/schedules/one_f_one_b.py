@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankSlots, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     PipelineRuntime,
     PipelineSize,
@@ -17,7 +17,7 @@ from meshwright.costmodels.pipeline.traits import (
 
 def one_f_one_b_order(rank: int, n_microbatches: int, *, warmup: int) -> list[Slot]:
     """``warmup`` forwards, then a backward for each forward."""
-    order = RankOrder((Chunk(rank),))
+    order = RankSlots((Chunk(rank),))
     warmup = min(warmup, n_microbatches)
     order.forward(0, warmup)
     for _ in range(n_microbatches - warmup):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankSlots, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassShares,
@@ -20,7 +20,7 @@ def zero_bubble_order(rank: int, n_microbatches: int, *, warmup: int, most_held:
     ``warmup`` forwards come first; as many weight halves wait as ``most_held`` forwards in flight allow. When the forwards
     are over, weight halves fill the time in which the next backward is on its way.
     """
-    order = RankOrder((Chunk(rank),))
+    order = RankSlots((Chunk(rank),))
     warmup = min(warmup, n_microbatches)
     order.forward(0, warmup)
     for _ in range(n_microbatches - warmup):

@@ -6,7 +6,7 @@ back, which holds the later part of the model.
 
 from __future__ import annotations
 
-from meshwright.costmodels.pipeline.program import Chunk, RankOrder, Schedule, Slot
+from meshwright.costmodels.pipeline.program import Chunk, RankSlots, Schedule, Slot
 from meshwright.costmodels.pipeline.traits import (
     Backward,
     PassTimes,
@@ -29,7 +29,7 @@ def _order(rank: int, n_ranks: int, n_microbatches: int) -> list[Slot]:
     """
     n = max(n_microbatches, 2 * n_ranks - 1)
     to_turn = n_ranks - rank
-    order = RankOrder((Chunk(rank), Chunk(2 * n_ranks - 1 - rank)))
+    order = RankSlots((Chunk(rank), Chunk(2 * n_ranks - 1 - rank)))
     order.forward(0, 2 * to_turn - 1)
     for _ in range(rank):
         order.forward(1)
@@ -57,7 +57,7 @@ def _order(rank: int, n_ranks: int, n_microbatches: int) -> list[Slot]:
     return [slot for slot in order.slots if slot[0].microbatch < n_microbatches]
 
 
-def _input_and_weight(order: RankOrder, chunk: int) -> None:
+def _input_and_weight(order: RankSlots, chunk: int) -> None:
     order.input(chunk)
     order.weight()
 

@@ -16,7 +16,7 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     KV_USED,
     NEXT_NEW,
     RUNNING,
-    Limits,
+    SlotLimits,
     Tables,
     grid_cell,
     tokens_at_admission,
@@ -26,7 +26,7 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
 @compiled
 def coast(
     tables: Tables,
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     ends: IntArray,
@@ -125,7 +125,9 @@ def least_with_sum(first_s: float, slope_s: float, most: int, wanted_s: float) -
 
 
 @compiled
-def next_admission(limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray) -> float:
+def next_admission(
+    limits: SlotLimits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray
+) -> float:
     """When the next request could be admitted if nobody finishes before: its arrival, or never where it finds no room."""
     if not _has_place(slots, limits.sequences):
         return np.inf
@@ -190,7 +192,7 @@ def joint_s(joint: Joint, total: int, fullest: int) -> float:
 def coast_groups(  # type: ignore[no-untyped-def]
     tables: Tables,
     joint: Joint,
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     ends: IntArray,
@@ -252,7 +254,7 @@ def coast_groups(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _has_room(limits: Limits, requests: RecordArray, counters: IntArray) -> bool:
+def _has_room(limits: SlotLimits, requests: RecordArray, counters: IntArray) -> bool:
     """Return True if the cache of a group has room for its next request, or if an eviction makes the engine look anew."""
     if counters[EVICTED] > 0:
         return True

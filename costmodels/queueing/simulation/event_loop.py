@@ -38,7 +38,7 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     NEXT_NEW,
     PEAK,
     RUNNING,
-    Limits,
+    SlotLimits,
     Tables,
     decode_attention_s,
     grid_cell,
@@ -50,7 +50,7 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
 @compiled
 def coast_round(  # type: ignore[no-untyped-def]
     tables: Tables,
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     ends: IntArray,
@@ -151,7 +151,7 @@ EVENTS_BETWEEN_LOOKS = 16
 @kept_compiled_whole
 def run(  # type: ignore[no-untyped-def]
     tables: Tables,
-    limits: Limits,
+    limits: SlotLimits,
     promise: Promise,
     delay_s: float,
     requests: RecordArray,
@@ -256,7 +256,7 @@ def _arrived(requests: RecordArray, counters: IntArray, now: float) -> int:
 @compiled
 def _start_any_step(
     tables: Tables,
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     lists: Lists,

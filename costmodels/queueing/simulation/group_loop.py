@@ -34,7 +34,7 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     NEXT_NEW,
     PEAK,
     RUNNING,
-    Limits,
+    SlotLimits,
     Tables,
     admissible,
 )
@@ -53,7 +53,7 @@ def new_group_counters(groups: int, requests: int, *, known: int) -> IntArray:
 def run_groups(  # type: ignore[no-untyped-def]
     tables: Tables,
     joint: Joint,
-    limits: Limits,
+    limits: SlotLimits,
     promise: Promise,
     delay_s: float,
     requests: RecordArray,
@@ -134,7 +134,7 @@ def _deal_out(joint: Joint, requests: RecordArray, counters: IntArray, now: floa
 def _start_step(
     tables: Tables,
     joint: Joint,
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     lists: Lists,
@@ -167,7 +167,13 @@ def _start_step(
 
 @compiled
 def _prompts_wait(
-    joint: Joint, limits: Limits, requests: RecordArray, slots: RecordArray, counters: IntArray, evicted: IntArray, now: float
+    joint: Joint,
+    limits: SlotLimits,
+    requests: RecordArray,
+    slots: RecordArray,
+    counters: IntArray,
+    evicted: IntArray,
+    now: float,
 ) -> bool:
     """Return True if groups that have prompts wait for those that have none, as long as all have something to decode."""
     whole, all_prompts, all_decode = counters[len(slots)], True, True
@@ -204,7 +210,7 @@ def _finish(
     slots: RecordArray,
     lists: Lists,
     counters: IntArray,
-    limits: Limits,
+    limits: SlotLimits,
     promise: Promise,
     delay_s: float,
     now: float,

@@ -28,7 +28,7 @@ from meshwright.costmodels.queueing.simulation.step_forming import (
     OVERDUE,
     RUNNING,
     Cell,
-    Limits,
+    SlotLimits,
     Tables,
     decode_attention_s,
     evict_until_round_fits,
@@ -90,7 +90,7 @@ def is_sure_to_miss(requests: RecordArray, slots: RecordArray, counters: IntArra
 @compiled
 def form_step(  # type: ignore[no-untyped-def]
     tables: Tables,
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     lists: Lists,
@@ -151,7 +151,7 @@ def finish_step(
     ends: IntArray,
     slot: int,
     counters: IntArray,
-    limits: Limits,
+    limits: SlotLimits,
     promise: Promise,
     delay_s: float,
 ) -> None:
@@ -184,7 +184,7 @@ def _complete(
     request: int,
     now: float,
     counters: IntArray,
-    limits: Limits,
+    limits: SlotLimits,
     promise: Promise,
     delay_s: float,
 ) -> None:

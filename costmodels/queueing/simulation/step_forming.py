@@ -47,7 +47,7 @@ class Tables(NamedTuple):
     query_tokens: int
 
 
-class Limits(NamedTuple):
+class SlotLimits(NamedTuple):
     """Batch limits; sequences are those of one slot, tokens of the cache those of the replica without what all requests
     share."""
 
@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 @compiled
 def take_prompts(
     tables: Tables,
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     lists: Lists,
@@ -89,7 +89,7 @@ def take_prompts(
 
 
 @compiled
-def prompts_apart(limits: Limits) -> bool:
+def prompts_apart(limits: SlotLimits) -> bool:
     """Return True if no step holds both prompts and decoding sequences."""
     return limits.scheduling == PREFILL_ONLY or limits.scheduling == CHUNKS_ONLY
 
@@ -113,7 +113,7 @@ def take_chunk(
 
 @compiled
 def admissible(
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     slot: int,
@@ -148,7 +148,7 @@ def _remove_from_waiting(requests: RecordArray, counters: IntArray, request: int
 
 
 @compiled
-def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> int:
+def tokens_at_admission(limits: SlotLimits, requests: RecordArray, request: int) -> int:
     """Cache tokens that a request takes when it starts, beside those that all share."""
     if limits.admission == ADMIT_RESERVED:
         return requests[request].prompt + requests[request].answer - requests[request].shared  # type: ignore[no-any-return]
@@ -157,7 +157,7 @@ def tokens_at_admission(limits: Limits, requests: RecordArray, request: int) -> 
 
 @compiled
 def evict_until_round_fits(
-    limits: Limits,
+    limits: SlotLimits,
     requests: RecordArray,
     slots: RecordArray,
     ends: IntArray,

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import StrEnum
 
-from meshwright.solver.problem.choice import TRAINING, Launched, Lock, Part, Place, Said, Unnamed
+from meshwright.solver.problem.choice import (
+    TRAINING,
+    Degrees,
+    Launched,
+    LockPlace,
+    MeshChoice,
+    Part,
+    Place,
+    Said,
+    UnlikeStages,
+    Unnamed,
+)
 from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher
-from meshwright.solver.problem.declared.mesh_choice import Degrees, MeshChoice, UnlikeStages
 
 
 class RankOrder(StrEnum):
@@ -37,7 +47,7 @@ RANK_ORDER = MeshChoice(
     unnamed=Unnamed.DEFAULT,
     published=(RankOrder.PP_OUTERMOST,),
     said=Said.LISTED,
-    lock=Lock.CHOICES,
+    lock=LockPlace.CHOICES,
     at_most=None,
     values=RankOrder,
     # Else the ranks of a stage and those of a replica are the same in every order.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from meshwright.solver.problem.choice import TRAINING, Choice, Launched, Lock, Part, Place, Published, Said, Unnamed
+from meshwright.solver.problem.choice import TRAINING, Choice, Launched, LockPlace, Part, Place, Published, Said, Unnamed
 from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Recompute
 
 # With a published planner, `solver.training.space.candidates` lets a stage recompute all of its layers or none.
@@ -16,7 +16,7 @@ RECOMPUTE_LAYERS = Choice(
     unnamed=Unnamed.ANY,
     published=Published.AS_ASKED,
     said=Said.LISTED,
-    lock=Lock.CHOICES,
+    lock=LockPlace.CHOICES,
     at_most=None,
 )
 

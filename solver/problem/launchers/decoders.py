@@ -31,7 +31,7 @@ from meshwright.costmodels.model.dims import (
 )
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind
 from meshwright.solver.problem.graph import Block, ModelGraph
-from meshwright.solver.problem.launchers.trainer import GptLayers, LlamaLayers
+from meshwright.solver.problem.launchers.trainers import GptLayers, LlamaLayers
 
 EXPERT_DIMS = frozenset({EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN})
 LATENT_DIMS = frozenset({KV_RANK, Q_RANK, QK_NOPE_DIM, QK_ROPE_DIM, V_HEAD_DIM, QK_HEAD_DIM})

@@ -7,10 +7,8 @@ from types import MappingProxyType
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.server import Server
-from meshwright.solver.problem.launchers.servers import ENGINES, SERVERS
-from meshwright.solver.problem.launchers.trainer import Trainer
-from meshwright.solver.problem.launchers.trainers import TRAINERS
+from meshwright.solver.problem.launchers.servers import ENGINES, SERVERS, Server
+from meshwright.solver.problem.launchers.trainers import TRAINERS, Trainer
 
 __all__ = ["ENGINES", "LAUNCHERS", "SERVERS", "TRAINERS", "launcher_of"]
 

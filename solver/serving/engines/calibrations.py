@@ -34,7 +34,7 @@ from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.serving.engines.layouts import Layout, serving_precision
 
 
-class Phase(StrEnum):
+class StepPhase(StrEnum):
     """The phase of a step: one token of each sequence, or a prompt."""
 
     DECODE = "decode"
@@ -46,7 +46,7 @@ class StepPoint:
     """A step of one attention group: ``tokens`` of it are sequences that hold ``kv_tokens`` each, or those of one prompt."""
 
     layout: Layout
-    phase: Phase
+    phase: StepPhase
     tokens: float
     kv_tokens: float = 0.0
 
@@ -63,7 +63,7 @@ class KernelShare:
 def calibrations_used(request: ServingRequest, points: Sequence[StepPoint]) -> tuple[CalibrationUse, ...]:
     """Calibrations behind some steps, one entry a device and kind of kernel, the most used first; and networks between nodes
     where a step waits for them."""
-    found: dict[tuple[str, str], list[tuple[Phase, KernelShare]]] = {}
+    found: dict[tuple[str, str], list[tuple[StepPhase, KernelShare]]] = {}
     names: dict[str, str] = {}
     for point in points:
         device = point.layout.group.node.device
@@ -113,8 +113,8 @@ def kernel_shares(request: ServingRequest, point: StepPoint) -> list[KernelShare
         ranks=stage_ranks(request.cluster, layout.grid, first=layout.first_rank),
         precision=serving_precision(request.workload),
         engine=request.search.engine,
-        query_tokens=speculation.query_tokens if speculation is not None and point.phase is Phase.DECODE else 1,
-        split=TokenSplit.REPEATED if point.phase is Phase.DECODE else TokenSplit.SHARED,
+        query_tokens=speculation.query_tokens if speculation is not None and point.phase is StepPhase.DECODE else 1,
+        split=TokenSplit.REPEATED if point.phase is StepPhase.DECODE else TokenSplit.SHARED,
     )
     seconds: dict[str, float] = {}
     errors: dict[str, KernelError] = {}
@@ -132,8 +132,8 @@ def _parts(
 ) -> Iterator[tuple[str, KernelError, float]]:
     """(kind, error, seconds) of every kernel of a block."""
     tokens = np.array([max(1.0, point.tokens) * on.query_tokens])
-    heads = tokens if point.phase is Phase.DECODE else np.ones(1)
-    if point.phase is Phase.PROMPT:
+    heads = tokens if point.phase is StepPhase.DECODE else np.ones(1)
+    if point.phase is StepPhase.PROMPT:
         tokens = on.own_tokens(tokens)
     routed = [operator for operator in operators if is_routed(operator)]
     if routed:
@@ -166,7 +166,7 @@ def _attention(
     operator: Operator, operators: Sequence[Operator], on: ServedOn, point: StepPoint
 ) -> tuple[str, KernelError, float]:
     head_dim = on.dims[operator.inputs[0].dims[-1]]
-    if point.phase is Phase.PROMPT:
+    if point.phase is StepPhase.PROMPT:
         dtype = on.precision.activations
         query, expansion = np.array([max(1.0, point.tokens)]), latent_expansion(operators)
         per_pair, fixed_s = prefill_s_per_pair(operator, on, expansion=expansion, query=query, prefix=np.zeros(1))

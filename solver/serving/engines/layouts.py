@@ -21,7 +21,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.stage import LayerSpan
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.launchers.server import PromptSharing
+from meshwright.solver.problem.launchers.servers import PromptSharing
 from meshwright.solver.problem.launchers.table import ENGINES
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.search import Search

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from meshwright.costmodels.queueing.load import Load
-from meshwright.solver.answer.frontier import InteractivityPoint
 from meshwright.solver.answer.layouts import ServingLayout
-from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import RunnerUp, SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.plan import InteractivityPoint, Plan
+from meshwright.solver.answer.predicted import Reason, RunnerUp, SearchStats
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest

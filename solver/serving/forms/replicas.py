@@ -10,14 +10,13 @@ from meshwright.costmodels.errors import ModelError, WorkloadError
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import RunnerUp, SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason, RunnerUp, SearchStats
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.forms.form import Asked, Earlier, Form, FormSearch, Misfit, floor_of
 from meshwright.solver.serving.promise.certificates import objective_of, predicted_certificate, searched_certificate
 from meshwright.solver.serving.promise.promised import KeptPlan
-from meshwright.solver.serving.promise.question import Found, SearchResult
+from meshwright.solver.serving.promise.question import Found, ServingSearchResult
 from meshwright.solver.serving.workers.answer import (
     feasible_plan,
     frontier,
@@ -26,11 +25,10 @@ from meshwright.solver.serving.workers.answer import (
     refusal_notes,
     runners_up,
 )
-from meshwright.solver.serving.workers.cheapest import cheapest, least_energy, of_equal_cost
+from meshwright.solver.serving.workers.cheapest import cheapest, choose_roomiest, least_energy, of_equal_cost
 from meshwright.solver.serving.workers.given import given_candidate, judged, one_plan_stats
 from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput, most_answers, user_tokens_per_s
 from meshwright.solver.serving.workers.reasons import memory_shortfall
-from meshwright.solver.serving.workers.roomiest import choose_roomiest
 from meshwright.solver.serving.workers.simulation import ServingSimulation, described, simulated_replicas
 
 # The search over equal replicas that do both phases, and the plan that it makes.
@@ -47,7 +45,7 @@ class ReplicasSearch(FormSearch):
     def __init__(self, asked: Asked):
         self._asked, self._request, self._question = asked, asked.request, asked.question
         self._evaluator = asked.question.evaluator
-        self._result = SearchResult()
+        self._result = ServingSearchResult()
 
     def search(self, earlier: Earlier) -> None:
         """Look for the best replicas, none of them dearer than is worth a look."""
@@ -62,7 +60,7 @@ class ReplicasSearch(FormSearch):
             case _:
                 self._result = cheapest(self._question)
 
-    def _so_far(self, now: SearchResult) -> Plan | None:
+    def _so_far(self, now: ServingSearchResult) -> Plan | None:
         """The plan of the best so far, of which nothing is proven yet."""
         if now.best is None or not self._asked.is_enough(now.best.load):
             return None

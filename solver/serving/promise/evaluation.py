@@ -27,9 +27,21 @@ from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Alone, Candidate, CandidateKey, EngineKey, Measured
+from meshwright.solver.serving.promise.candidates import (
+    MAX_UTILISATION,
+    P95,
+    SURELY_COUNTED,
+    Alone,
+    AskedLoad,
+    Candidate,
+    CandidateKey,
+    EngineKey,
+    Measured,
+    Running,
+    answers_per_s,
+    largest_batch,
+)
 from meshwright.solver.serving.promise.promised import Promised
-from meshwright.solver.serving.promise.running import P95, SURELY_COUNTED, AskedLoad, Running, answers_per_s, largest_batch
 
 # Workers that compute prompts and answers in one layout: their batch limits, bounds and simulations.
 

@@ -114,7 +114,7 @@ class Refused:
 
 
 @dataclass
-class SearchResult:
+class ServingSearchResult:
     """The best plan, plans that were best for a while, engines refused, and the proven bound of the objective; ``equal`` are
     plans of the best one's cost, one an engine, as far as they were looked at.
 
@@ -149,11 +149,11 @@ class Question:
     replicas: tuple[int, ...]
     unit_cost: UnitCost = one_device
     progress: OnProgress = ignore_progress
-    describe: Callable[[SearchResult], Plan | None] = lambda _: None
+    describe: Callable[[ServingSearchResult], Plan | None] = lambda _: None
     above: float = 0.0
     at_most: float = math.inf
 
-    def tell(self, result: SearchResult, done: int, best: float | None, note: str) -> None:
+    def tell(self, result: ServingSearchResult, done: int, best: float | None, note: str) -> None:
         """Tell the listener that so many engines are decided, and what the objective of the best is."""
         incumbent = None if result.best is None else partial(self.describe, replace(result))
         self.progress(Progress(done, len(self.engines), best=best, note=note, incumbent=incumbent))

@@ -8,21 +8,19 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import mean_kv_tokens
-from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
-from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, status_without_plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.plan import FrontierPoint, Plan
+from meshwright.solver.answer.predicted import Certificate, Predicted, Reason, RunnerUp, SearchStats, status_without_plan
 from meshwright.solver.answer.stage import Axes, DeviceRange, Stage, StageMemory
 from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used
+from meshwright.solver.serving.engines.calibrations import StepPhase, StepPoint, calibrations_used
 from meshwright.solver.serving.engines.layouts import Layout
 from meshwright.solver.serving.promise.candidates import Measured, room_note
 from meshwright.solver.serving.promise.certificates import UNITS, energy_per_token_j, objective_of, proof
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import KeptPlan, kept_plan, with_latencies
-from meshwright.solver.serving.promise.question import Cause, Found, Refused, SearchResult, replica_count
+from meshwright.solver.serving.promise.question import Cause, Found, Refused, ServingSearchResult, replica_count
 
 _RUNNERS_UP = 5
 
@@ -109,7 +107,7 @@ def infeasible_plan(
     )
 
 
-def runners_up(request: ServingRequest, result: SearchResult, evaluator: Evaluator) -> tuple[RunnerUp, ...]:
+def runners_up(request: ServingRequest, result: ServingSearchResult, evaluator: Evaluator) -> tuple[RunnerUp, ...]:
     """Layouts that were best for a while, and those that could not be at this rate; nearest first."""
     beaten = [
         RunnerUp(_summary(found), objective_of(request, found, evaluator), _figures(found.measured, _BEATEN[request.objective]))
@@ -124,7 +122,9 @@ def runners_up(request: ServingRequest, result: SearchResult, evaluator: Evaluat
     return tuple(ordered[:_RUNNERS_UP])
 
 
-def kept_plans(request: ServingRequest, result: SearchResult, evaluator: Evaluator, *, more: int = 0) -> tuple[KeptPlan, ...]:
+def kept_plans(
+    request: ServingRequest, result: ServingSearchResult, evaluator: Evaluator, *, more: int = 0
+) -> tuple[KeptPlan, ...]:
     """Return the plans of a search that keep the promise, the best one first; ``more`` is what their form counts as a split."""
     met = [*([result.best] if result.best else []), *result.equal, *result.beaten]
     return tuple(
@@ -169,7 +169,7 @@ def _names(layouts: Sequence[Layout]) -> str:
     return "; ".join(f"{group}: {ranks} with pp {', '.join(pp)}" for (group, ranks), pp in pipelines.items())
 
 
-def frontier(result: SearchResult, evaluator: Evaluator) -> tuple[FrontierPoint, ...]:
+def frontier(result: ServingSearchResult, evaluator: Evaluator) -> tuple[FrontierPoint, ...]:
     """Layouts found that no other beats in devices, tokens and memory at once."""
     points = [
         FrontierPoint(
@@ -267,10 +267,10 @@ def decode_point(measured: Measured, evaluator: Evaluator) -> StepPoint:
     """A decode step at the mean batch."""
     layout = measured.candidate.engine.layout
     batch = max(1.0, measured.mean_batch / layout.pp)
-    return StepPoint(layout, Phase.DECODE, batch, mean_kv_tokens(evaluator.traffic.load_of(measured.share)))
+    return StepPoint(layout, StepPhase.DECODE, batch, mean_kv_tokens(evaluator.traffic.load_of(measured.share)))
 
 
 def prompt_point(measured: Measured, evaluator: Evaluator) -> StepPoint:
     """The mean prompt, or a step full of it."""
     tokens = min(evaluator.prompt.mean, float(measured.candidate.step_tokens))
-    return StepPoint(measured.candidate.engine.layout, Phase.PROMPT, tokens)
+    return StepPoint(measured.candidate.engine.layout, StepPhase.PROMPT, tokens)

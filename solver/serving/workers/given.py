@@ -9,8 +9,7 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.serving.memory import CacheBytes
 from meshwright.solver.answer.layouts import Kinds, Replicas, Workers
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Predicted, SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Predicted, Reason, SearchStats
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest

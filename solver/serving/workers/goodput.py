@@ -20,7 +20,7 @@ import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at, steady_batches
 from meshwright.costmodels.queueing.load import Load
-from meshwright.solver.answer.frontier import InteractivityPoint
+from meshwright.solver.answer.plan import InteractivityPoint
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import ServingMode
 from meshwright.solver.serving.engines.engine import Engine
@@ -32,7 +32,7 @@ from meshwright.solver.serving.promise.question import (
     Found,
     Question,
     Refused,
-    SearchResult,
+    ServingSearchResult,
     expected_strain,
     measurements,
     ordering_candidate,
@@ -40,7 +40,7 @@ from meshwright.solver.serving.promise.question import (
     usable_candidates,
 )
 from meshwright.solver.serving.workers.answer import axes_of
-from meshwright.solver.serving.workers.roomiest import choose_roomiest, roominess
+from meshwright.solver.serving.workers.cheapest import choose_roomiest, roominess
 
 RATE_GRID = 1.01
 """Goodput is found on a geometric grid of rates, one percent apart."""
@@ -66,7 +66,7 @@ Judge = Callable[[Question, list[Candidate], int, int], Found | None]
 """The same of some candidates and a number of replicas."""
 
 
-def largest_goodput(question: Question) -> SearchResult:
+def largest_goodput(question: Question) -> ServingSearchResult:
     """The layout that sustains the highest rate of the grid with all devices that it can use.
 
     Looked for first as if whatever is kept were sustained, which one more look at the answer mostly confirms.
@@ -85,7 +85,7 @@ def largest_goodput(question: Question) -> SearchResult:
     return _searched(question, sustaining_at)
 
 
-def choose_roomiest_goodput(question: Question, result: SearchResult) -> None:
+def choose_roomiest_goodput(question: Question, result: ServingSearchResult) -> None:
     """Put the roomiest plan that sustains the rate of the best in its place."""
     counts = ((engine, question.counts(engine, 1, engine.layout.most_replicas)) for engine in question.engines)
     equals = [(engine, allowed[-1]) for engine, allowed in counts if allowed]
@@ -107,9 +107,9 @@ def goodput_of(question: Question, candidate: Candidate, found: Found, *, claime
     return found
 
 
-def _searched(question: Question, judge: Judge) -> SearchResult:
+def _searched(question: Question, judge: Judge) -> ServingSearchResult:
     """The best of all engines by a judge for whom what is refused at a rate is refused at higher rates too."""
-    result = SearchResult()
+    result = ServingSearchResult()
     ordered = sorted(question.engines, key=lambda engine: (-_expected_goodput(question, engine), engine.key))
     result.bound = 0.0
     for done, engine in enumerate(ordered):
@@ -126,7 +126,7 @@ def _searched(question: Question, judge: Judge) -> SearchResult:
     return result
 
 
-def _raise_goodput(question: Question, engine: Engine, result: SearchResult, judge: Judge) -> None:
+def _raise_goodput(question: Question, engine: Engine, result: ServingSearchResult, judge: Judge) -> None:
     usable = usable_candidates(question.evaluator, engine)
     if isinstance(usable, Refused):
         result.refused.append(usable)
@@ -307,9 +307,9 @@ def _expected_goodput(question: Question, engine: Engine) -> float:
 # roomiest wins.
 
 
-def most_answers(question: Question) -> SearchResult:
+def most_answers(question: Question) -> ServingSearchResult:
     """The replicas, and their batch limits, that answer most requests a second."""
-    result = SearchResult()
+    result = ServingSearchResult()
     ahead = _numbers_of_replicas(question, result)
     undecided = Counter(entry[1] for entry in ahead)
     while ahead and (result.best is None or -ahead[0][0] > result.best.requests_per_s):
@@ -343,7 +343,7 @@ _Number = tuple[float, tuple[object, ...], int, int, Engine, list[Candidate]]
 """A number of replicas of an engine: its rate's bound, negative; key; the number, negative and as it is; engine; candidates."""
 
 
-def _numbers_of_replicas(question: Question, result: SearchResult) -> list[_Number]:
+def _numbers_of_replicas(question: Question, result: ServingSearchResult) -> list[_Number]:
     """Every number of replicas that each have a client, the highest bound first; engines refused at any rate are noted."""
     found: list[_Number] = []
     for engine in question.engines:

@@ -7,7 +7,7 @@ import math
 from meshwright.costmodels.model.dims import HEADS
 from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.serving.latency_law import LatencyLaw
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS

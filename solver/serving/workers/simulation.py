@@ -9,8 +9,7 @@ import numpy as np
 
 from meshwright.costmodels.errors import InfeasibleError
 from meshwright.costmodels.queueing.results import Percentile, RequestTimes, percentile, run_percentile
-from meshwright.costmodels.queueing.simulation.replica import SimulationResult, pooled
-from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
+from meshwright.costmodels.queueing.simulation.replica import LoadTimeline, SimulationResult, pooled, timeline
 from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.problem.request import ServingRequest

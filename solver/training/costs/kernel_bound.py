@@ -13,7 +13,7 @@ from meshwright.solver.problem.choices import BatchShares, Space, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.breakdown import compute_bound_s, least_step_flops, most_flops_per_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.space.candidates import Family, families
+from meshwright.solver.training.space.candidates import CandidateFamily, families
 from meshwright.solver.training.space.stage_sizes import sized_request, stage_sizes
 
 
@@ -81,7 +81,7 @@ def _device_seconds(request: TrainingRequest, block: str, stop: Stop) -> dict[st
     return least
 
 
-def _shape(family: Family, space: Space) -> tuple[object, ...]:
+def _shape(family: CandidateFamily, space: Space) -> tuple[object, ...]:
     """What the time of a block's operators depends on where nothing is sent."""
     mesh, slices = family.mesh, family.pipelinings[0].slices
     boundary = None if space is Space.FREE else family.boundary

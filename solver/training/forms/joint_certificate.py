@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status, status_without_plan
-from meshwright.solver.answer.reason import unfinished_search
+from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status, status_without_plan, unfinished_search
 from meshwright.solver.training.report.equals import equal_form
 from meshwright.solver.training.report.plan_report import MAX_RUNNERS_UP
 from meshwright.solver.training.search.search_result import RELATIVE_TIE

@@ -12,7 +12,7 @@ from meshwright.costmodels.model.implementation import TrainedWeights
 from meshwright.costmodels.model.memory_law import MAX_RISK
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import TrainingRequest

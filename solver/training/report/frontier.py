@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.solver.answer.frontier import FrontierPoint
+from meshwright.solver.answer.plan import FrontierPoint
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.breakdown import all_devices, price_per_hour, step_energy_j
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts

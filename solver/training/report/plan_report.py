@@ -13,20 +13,18 @@ from meshwright.costmodels.model.documents import Fill
 from meshwright.costmodels.model.operators import attention_pairs
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
 from meshwright.costmodels.units import GIB
-from meshwright.solver.answer.frontier import FrontierPoint
-from meshwright.solver.answer.layouts import Pipelines, Placement, PlanSlice, Uniform
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.layouts import Pipelines, Placement, PlanSlice, Uniform, named
+from meshwright.solver.answer.plan import FrontierPoint, Plan
 from meshwright.solver.answer.predicted import (
     Certificate,
     Predicted,
+    Reason,
     RunnerUp,
     SearchStats,
     Status,
     TimeBreakdown,
     status_without_plan,
 )
-from meshwright.solver.answer.reason import Reason
-from meshwright.solver.answer.record_fields import named
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective, Space

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.control import Incumbent, OnProgress, Progress
 from meshwright.solver.problem.request import TrainingRequest
 

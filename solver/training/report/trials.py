@@ -16,7 +16,7 @@ from statistics import NormalDist, fmean
 
 import numpy as np
 
-from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryEvidence, MemoryLaw, MemoryOutcome, learned_law
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
@@ -188,8 +188,8 @@ def _after(found: Sequence[float], scenarios: Sequence[tuple[float | None, ...]]
 def _tells(taken: _Candidate, others: Sequence[_Candidate], law: MemoryLaw, risk: float) -> tuple[str, ...]:
     """Sentences on what the outcomes of a trial would say of the others."""
     said = taken.fullness * law.scale
-    peak = learned_law(law, [MemoryOutcome(Outcome.PEAK, said, said)], origin="")
-    ran_out = learned_law(law, [MemoryOutcome(Outcome.RAN_OUT, said, 1.0)], origin="")
+    peak = learned_law(law, [MemoryOutcome(MemoryEvidence.PEAK, said, said)], origin="")
+    ran_out = learned_law(law, [MemoryOutcome(MemoryEvidence.RAN_OUT, said, 1.0)], origin="")
     safe = sum(each.fullness * law.scale * law.margin(risk) <= 1.0 for each in others)
     still = sum(each.fullness * ran_out.scale * ran_out.margin(risk) <= 1.0 for each in others)
     return (

@@ -24,7 +24,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageTable
 from meshwright.solver.training.search.bounds import Member, family_bound_s, launch_bound_s, member_bound_s
-from meshwright.solver.training.space.candidates import Candidate, Family
+from meshwright.solver.training.space.candidates import Candidate, CandidateFamily
 
 
 class Aim(Protocol):
@@ -36,11 +36,11 @@ class Aim(Protocol):
         """The figure of a decided plan; smaller is better."""
         ...
 
-    def launch_bound(self, family: Family) -> float:
+    def launch_bound(self, family: CandidateFamily) -> float:
         """Lower bound on the figure of a family's plans that takes no cost of its blocks, and is no higher than the next."""
         ...
 
-    def family_bound(self, family: Family) -> float | None:
+    def family_bound(self, family: CandidateFamily) -> float | None:
         """Lower bound on the figure of a family's plans; None where its blocks can't be sharded its way."""
         ...
 
@@ -61,11 +61,11 @@ class LeastStepTime:
         """The time of a step."""
         return cost.step_time_s
 
-    def launch_bound(self, family: Family) -> float:
+    def launch_bound(self, family: CandidateFamily) -> float:
         """`launch_bound_s`."""
         return launch_bound_s(family, self._costs)
 
-    def family_bound(self, family: Family) -> float | None:
+    def family_bound(self, family: CandidateFamily) -> float | None:
         """`family_bound_s`."""
         return family_bound_s(family, self._costs)
 
@@ -87,11 +87,11 @@ class LeastEnergy:
         """The energy of a step; infinite for one that takes too long."""
         return step_energy_j(self._cluster, decision, cost, tables) if cost.step_time_s <= self._slowest_s else math.inf
 
-    def launch_bound(self, family: Family) -> float:
+    def launch_bound(self, family: CandidateFamily) -> float:
         """Idle power while the host launches kernels."""
         return self._bound(launch_bound_s(family, self._costs), 0.0)
 
-    def family_bound(self, family: Family) -> float | None:
+    def family_bound(self, family: CandidateFamily) -> float | None:
         """Idle power for the least time, and the least active energy of each layer, nothing recomputed or shared."""
         step_s = family_bound_s(family, self._costs)
         if step_s is None:

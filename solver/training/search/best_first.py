@@ -43,7 +43,7 @@ from meshwright.solver.training.search.bounds import (
 from meshwright.solver.training.search.family_view import FamilyView
 from meshwright.solver.training.search.partition import MemoryShortfall, ParameterLimit, cut, smallest_shortfall
 from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
-from meshwright.solver.training.space.candidates import Candidate, Family, RecomputedLayers, families
+from meshwright.solver.training.space.candidates import Candidate, CandidateFamily, RecomputedLayers, families
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import PLAIN
 from meshwright.solver.training.space.state_places import StatePlace
@@ -63,7 +63,7 @@ from meshwright.solver.training.space.state_places import StatePlace
 class Bundle:
     """The members of a family with some places of state, and a bound of all."""
 
-    family: Family
+    family: CandidateFamily
     places: tuple[StatePlace, ...]
 
 
@@ -71,7 +71,7 @@ class Bundle:
 class Entries:
     """Entries of a bundle that may be better than what is known, lowest bound first, those before ``done`` taken."""
 
-    family: Family
+    family: CandidateFamily
     entries: list[BoundedMembers]
     done: int = 0
 
@@ -86,11 +86,11 @@ class Bundling:
         self._shared = SharedFigures(self.costs)
 
     @staticmethod
-    def suits(family: Family) -> bool:
+    def suits(family: CandidateFamily) -> bool:
         """True of families of whole sequences."""
         return family.n_slices == 1 and not family.pipelinings[0].slices
 
-    def by_place(self, family: Family, below: float) -> list[tuple[float, Bundle]]:
+    def by_place(self, family: CandidateFamily, below: float) -> list[tuple[float, Bundle]]:
         """Bundles of a family's places of state with their bounds, those without one that may beat ``below`` together."""
         view = FamilyView(self._shared, family)
         if not view.choices.shardings:
@@ -122,7 +122,7 @@ class Bundling:
         """Entries of a bundle that may beat ``below``, lowest bound first; of all others the first alone."""
         return FamilyView(self._shared, replace(bundle.family, places=bundle.places)).entries(below)
 
-    def members(self, family: Family, entry: BoundedMembers, below: float) -> list[tuple[float, Pending]]:
+    def members(self, family: CandidateFamily, entry: BoundedMembers, below: float) -> list[tuple[float, Pending]]:
         """The members of an entry that may fit, with their bounds."""
         return FamilyView(self._shared, family).members(entry, below)
 
@@ -166,7 +166,7 @@ _PLACE_AND_MODES = attrgetter(*(each.name for each in fields(StatePlace)), "reco
 """The fields in which members of a family differ, but for their schedules."""
 
 
-def expand(family: Family, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
+def expand(family: CandidateFamily, costs: TrainingCosts) -> Iterator[Member | ChunkChoices]:
     """Members of a family: its candidates, each with every combination of Pareto-optimal shardings of its distinct blocks.
 
     A candidate that fits under none of them comes with the roomiest alone, which is enough to tell by how much.
@@ -206,7 +206,7 @@ def member_of(candidate: Candidate, sharding: Sharding, costs: TrainingCosts, *,
     return next(_members_of((candidate,), sharding, kinds, costs), None)
 
 
-def _of_some_layers(family: Family, costs: TrainingCosts) -> Iterator[Member]:
+def _of_some_layers(family: CandidateFamily, costs: TrainingCosts) -> Iterator[Member]:
     """Members that recompute some layers of their one stage whole: as few as fit, since each layer more takes longer. Of
     pipelines the number follows from the borders (`partition`)."""
     for candidate in family.candidates():
@@ -311,7 +311,7 @@ def search(
 class _Unpriced:
     """A family whose blocks have not been costed yet: its bound is what the host takes. ``index`` is its place in the space."""
 
-    family: Family
+    family: CandidateFamily
     index: int
 
 
@@ -387,7 +387,7 @@ class _Search:
                 raise SearchStopped
             case _Unpriced():
                 self.price_family(node)
-            case Family():
+            case CandidateFamily():
                 self.expand_family(bound, node)
             case Bundle() | Entries():
                 self.open_bundle(bound, node)
@@ -408,7 +408,7 @@ class _Search:
         if bound is not None:
             self._push(bound, unpriced.family, unpriced.index)
 
-    def expand_family(self, bound: float, family: Family) -> None:
+    def expand_family(self, bound: float, family: CandidateFamily) -> None:
         """Put a family's choices of recompute modes in its place; of one choice its members, those that differ in chunks
         together."""
         if self.bundling is not None and self.bundling.suits(family):
@@ -547,7 +547,7 @@ class _Search:
         return self.max_solved is not None and self.result.n_solved >= self.max_solved
 
 
-_Node = _Unlisted | _Unpriced | Family | Bundle | Entries | Pending | ChunkChoices | Member
+_Node = _Unlisted | _Unpriced | CandidateFamily | Bundle | Entries | Pending | ChunkChoices | Member
 
 
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:

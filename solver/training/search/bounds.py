@@ -22,7 +22,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import held_by_part, positions
 from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageTable
 from meshwright.solver.training.search.choice_rows import BlockChoices, IntArray
-from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, RecomputedLayers
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, CandidateFamily, RecomputedLayers
 from meshwright.solver.training.space.schedules import Pipelining, least_waiting
 
 Alike = TypeVar("Alike", bound=Hashable)
@@ -37,7 +37,7 @@ class Member:
     tables: tuple[StageTable, ...]
 
 
-def launch_bound_s(family: Family, costs: TrainingCosts) -> float:
+def launch_bound_s(family: CandidateFamily, costs: TrainingCosts) -> float:
     """Lower bound on the step time of a family by what the host takes to launch its kernels; at most `family_bound_s`."""
     mesh = family.mesh
     by_device = [
@@ -54,7 +54,7 @@ def launch_bound_s(family: Family, costs: TrainingCosts) -> float:
     return _family_bound_s(family, costs, np.min(by_device, axis=0), equivalent=float(mesh.pp))
 
 
-def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
+def family_bound_s(family: CandidateFamily, costs: TrainingCosts) -> float | None:
     """Lower bound on the step time of a family: no memory limit, least recompute, no state communication; None where a block
     can't be sharded its way."""
     candidate = next(family.candidates())
@@ -73,7 +73,7 @@ def family_bound_s(family: Family, costs: TrainingCosts) -> float | None:
     return _family_bound_s(family, costs, fastest, equivalent=equivalent)
 
 
-def _family_bound_s(family: Family, costs: TrainingCosts, layer_s: FloatArray, *, equivalent: float) -> float:
+def _family_bound_s(family: CandidateFamily, costs: TrainingCosts, layer_s: FloatArray, *, equivalent: float) -> float:
     """The bound that follows from the least time of each layer on the fastest rank, and the host's work between steps."""
     return costs.least_step_host_s + _pipeline_bound_s(
         layer_s,
@@ -280,7 +280,7 @@ class SharedFigures:
     _waiting: dict[tuple[object, ...], float] = field(default_factory=dict)
     _held: dict[tuple[object, ...], tuple[IntArray, IntArray, IntArray]] = field(default_factory=dict)
 
-    def ways_of(self, family: Family) -> tuple[ScheduleWay, ...]:
+    def ways_of(self, family: CandidateFamily) -> tuple[ScheduleWay, ...]:
         """The ways to run the members of a family, in the order of its candidates; last those that recompute some layers."""
         key = (family.mesh.pp > 1, family.recompute, family.pipelinings, family.layers)
         if key not in self._ways:
@@ -349,7 +349,7 @@ class SharedFigures:
         return self._bytes[key]
 
 
-def _of_whole_stages(family: Family) -> Iterator[ScheduleWay]:
+def _of_whole_stages(family: CandidateFamily) -> Iterator[ScheduleWay]:
     if family.layers is RecomputedLayers.SOME:
         return
     found: dict[Pipelining, list[tuple[Recompute, ...]]] = {}
@@ -360,7 +360,7 @@ def _of_whole_stages(family: Family) -> Iterator[ScheduleWay]:
         yield from (ScheduleWay(choice, modes, some_layers=False, is_bounded_by_work=True) for modes in sets)
 
 
-def _of_some_layers(family: Family) -> Iterator[ScheduleWay]:
+def _of_some_layers(family: CandidateFamily) -> Iterator[ScheduleWay]:
     if family.layers is RecomputedLayers.ALL_OR_NONE:
         return
     pp = family.mesh.pp

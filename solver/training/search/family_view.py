@@ -28,7 +28,7 @@ from meshwright.solver.training.search.bundle_kernels import (
     some_of_parts_bounds,
 )
 from meshwright.solver.training.search.choice_rows import Laid, Rows, joined, laid, with_least
-from meshwright.solver.training.space.candidates import Candidate, Family
+from meshwright.solver.training.space.candidates import Candidate, CandidateFamily
 from meshwright.solver.training.space.state_places import StatePlace
 
 # The least work of each sharding: what bounds a schedule before its memory and sends are looked at.
@@ -69,7 +69,7 @@ class LeastWork:
 class FamilyView:
     """A family's candidates and their costs in arrays."""
 
-    def __init__(self, shared: SharedFigures, family: Family):
+    def __init__(self, shared: SharedFigures, family: CandidateFamily):
         self.shared, self.family, self.costs = shared, family, shared.costs
         self.first = next(family.candidates())
         self.kinds = self.costs.stage_kinds(self.first)

@@ -116,7 +116,7 @@ SOME_LAYERS = (Recompute.NONE, Recompute.FULL)
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class CandidateFamily:
     """Candidates that differ only in places of state, recompute modes and pipeline schedule.
 
     ``layers`` says whether some layers of a stage may be recomputed whole and others not.
@@ -169,7 +169,7 @@ class Family:
             return len(self.places) * len(schedules)
         return sum(place.suits(schedule) for place in self.places for schedule in schedules)
 
-    def by_recompute(self) -> Iterator[Family]:
+    def by_recompute(self) -> Iterator[CandidateFamily]:
         """The same candidates in families of one choice of recompute modes each, none of them empty; and one of those that
         recompute some layers of a stage."""
         if self.layers not in (RecomputedLayers.ANY, RecomputedLayers.ALL_OR_NONE):
@@ -186,7 +186,7 @@ class Family:
             if possible:
                 yield replace(self, recompute=(modes,), pipelinings=possible, layers=layers)
 
-    def of_some_layers(self) -> Family | None:
+    def of_some_layers(self) -> CandidateFamily | None:
         """The members that recompute some layers of each part, none of them whole; None where there are none."""
         still = tuple(place for place in self.places if not place.offload.activations)
         even = tuple(choice for each in self.pipelinings if (choice := each.of_some_layers(self.mesh.pp)) is not None)
@@ -210,7 +210,7 @@ class Family:
                 yield (mode,), others
 
 
-def families(request: TrainingRequest) -> Iterator[Family]:
+def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
     """Every outer candidate that uses all devices of the cluster and divides the global batch evenly, in families.
 
     Raises WorkloadError for a launcher that does not train, and for restrictions that leave nothing of a preset's space.
@@ -258,7 +258,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
                     continue
                 beside = beside_slices(modes), tuple(place for place in places if suits_slices(place))
                 for cut in slices.pipelinings(mesh, microbatch=microbatch, n_microbatches=count):
-                    family = Family(mesh, microbatch, count, boundary, *beside[::-1], (cut,))
+                    family = CandidateFamily(mesh, microbatch, count, boundary, *beside[::-1], (cut,))
                     if family.n_candidates:
                         yield family
                 choices = known[mesh.pp, count]
@@ -268,7 +268,7 @@ def families(request: TrainingRequest) -> Iterator[Family]:
                 for way in tp_overlaps(request, tp=mesh.tp, cp=mesh.cp, boundary=boundary):
                     highest = max_zero_stage(request, way)
                     running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
-                    family = Family(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
+                    family = CandidateFamily(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
                     if family.n_candidates:
                         yield family
 

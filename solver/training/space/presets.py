@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.solver.problem.choice import Entry, Published
+from meshwright.solver.problem.choice import LedgerEntry, Published
 from meshwright.solver.problem.choices import Recompute, System
 from meshwright.solver.problem.search import LEDGER, Search
 
@@ -46,7 +46,7 @@ class Preset:
         }
         return replace(search, **left)
 
-    def _has(self, entry: Entry, own: Optimizer) -> tuple[Any, ...] | None:
+    def _has(self, entry: LedgerEntry, own: Optimizer) -> tuple[Any, ...] | None:
         """The values of a choice that the planner searches; None where it takes what is asked for."""
         match entry.choice.published:
             case Published.AS_ASKED:

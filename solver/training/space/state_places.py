@@ -16,14 +16,14 @@ from meshwright.costmodels.pipeline import Schedule, n_copies
 from meshwright.solver.blocks.tp_strategies import Spec
 from meshwright.solver.problem.choices import Gradients, Space, TpOverlap
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.launchers.trainer import HostState
+from meshwright.solver.problem.launchers.trainers import HostState
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.adapters import zero_stages_beside
 from meshwright.solver.training.space.implementation import implementation_of
 
 
-class Degrees(Protocol):
+class StateDegrees(Protocol):
     """Degrees of a mesh that state depends on."""
 
     @property
@@ -129,7 +129,9 @@ def stages_within_groups(search: Search) -> frozenset[int]:
     return stages if search.shard_ranks else stages & {MAX_ZERO_STAGE}
 
 
-def state_places(mesh: Degrees, request: TrainingRequest, search: Search, chosen: Optimizer | None) -> Iterator[StatePlace]:
+def state_places(
+    mesh: StateDegrees, request: TrainingRequest, search: Search, chosen: Optimizer | None
+) -> Iterator[StatePlace]:
     """ZeRO stages with what may be said beside each: ranks that shard, and shares in host memory."""
     workload, cluster = request.workload, request.cluster
     states, weights = (
@@ -175,7 +177,7 @@ def _shares_and_tiers(shares: tuple[float, ...], tiers: tuple[Tier, ...]) -> lis
     return [(share, tier) for share in sorted({*shares} or {0.0}) for tier in (named if share else [Tier.HOST])]
 
 
-def hybrid_ranks(mesh: Degrees, search: Search, zero_stage: int | None = None) -> tuple[int, ...]:
+def hybrid_ranks(mesh: StateDegrees, search: Search, zero_stage: int | None = None) -> tuple[int, ...]:
     """Numbers of neighbours within which a ZeRO stage (None: any) may shard, fewer than dp x cp; the cp ranks of a sequence
     stay together.
 
@@ -238,7 +240,7 @@ def _offloads_within_groups(search: Search) -> bool:
     return search.space is Space.FREE or TRAINERS[search.launcher].offloads_within_groups
 
 
-def _zero_stages(mesh: Degrees, workload: TrainingWorkload, search: Search, optimizer: Optimizer) -> Iterator[int]:
+def _zero_stages(mesh: StateDegrees, workload: TrainingWorkload, search: Search, optimizer: Optimizer) -> Iterator[int]:
     """ZeRO stages that differ on this mesh and that the launcher can run. On one rank they do where an implementation keeps
     buffers under some of them: if all are open, the lowest, which has none, is enough."""
     if mesh.dp * mesh.cp == 1:

@@ -27,8 +27,7 @@ from meshwright.solver.answer.layouts import Workers
 from meshwright.solver.answer.stage import Axes, Stage
 from meshwright.solver.problem.choices import Launcher, Space
 from meshwright.solver.problem.graph import Block
-from meshwright.solver.problem.launchers.server import PromptSharing
-from meshwright.solver.problem.launchers.servers import ENGINES, SERVERS
+from meshwright.solver.problem.launchers.servers import ENGINES, SERVERS, PromptSharing
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
 from meshwright.solver.verify.rules import devices_by_group, layer_violations, picked_dims

@@ -7,9 +7,8 @@ from itertools import pairwise
 from statistics import fmean
 
 from meshwright.costmodels.serving.latency_law import ServingLaw, latency_law, learned_latencies
-from meshwright.solver.answer.frontier import InteractivityPoint
 from meshwright.solver.answer.layouts import EngineLoad, Workers
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import InteractivityPoint, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import FrontierScope, ServingMode

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from meshwright.solver.answer.frontier import FrontierPoint
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
+from meshwright.solver.answer.plan import FrontierPoint
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.rules import ModelSplit, devices_by_group

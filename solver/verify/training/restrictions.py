@@ -10,13 +10,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Gradients, Recompute, Space, System
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.launchers.trainer import (
-    GptLayers,
-    HostState,
-    LlamaLayers,
-    Trainer,
-)
-from meshwright.solver.problem.launchers.trainers import TRAINERS
+from meshwright.solver.problem.launchers.trainers import TRAINERS, GptLayers, HostState, LlamaLayers, Trainer
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import adapter_violations, document_violations
 from meshwright.solver.verify.rules import picked_dims

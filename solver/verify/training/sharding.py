@@ -21,8 +21,7 @@ from meshwright.costmodels.model.implementation import TensorOverlap
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Space, TpOverlap
-from meshwright.solver.problem.launchers.trainer import CutProducts
-from meshwright.solver.problem.launchers.trainers import TRAINERS
+from meshwright.solver.problem.launchers.trainers import TRAINERS, CutProducts
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import BUFFERS, Of
 from meshwright.solver.verify.rules import LEADERS, REPLICATE, devices_by_group, picked_dims

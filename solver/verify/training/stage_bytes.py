@@ -11,8 +11,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.problem.choices import Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import Block
-from meshwright.solver.problem.launchers.trainer import Trainer
-from meshwright.solver.problem.launchers.trainers import TRAINERS
+from meshwright.solver.problem.launchers.trainers import TRAINERS, Trainer
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.documents import latent_bytes
 from meshwright.solver.verify.launchers import Layers

@@ -14,9 +14,9 @@ import pytest
 
 from meshwright.app.evidence.measuring.profiling import (
     RANGES,
+    KernelShape,
     ProfileTask,
     ProfilingDevice,
-    Shape,
     _middle_s,
     profile,
     shapes_of,
@@ -108,13 +108,13 @@ class Waiting:
 
     WAIT_S = 2e-3
 
-    def prepared(self, shape: Shape) -> Callable[[], None]:
+    def prepared(self, shape: KernelShape) -> Callable[[], None]:
         return (lambda: time.sleep(self.WAIT_S)) if shape.kind in COLLECTIVE_KINDS else (lambda: None)
 
     def timed_s(self, run: Callable[[], None]) -> float:
         return 0.0
 
-    def per_run(self, shape: Shape) -> int:
+    def per_run(self, shape: KernelShape) -> int:
         return 1
 
     def agreed(self, repeats: int) -> int:
@@ -130,7 +130,7 @@ def middle_s(monkeypatch: pytest.MonkeyPatch, kind: SampleKind, *, ranks: int, k
     """Seconds of a kind on a machine of two cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
     task = ProfileTask("here", ProfilingDevice.CPU, KINDS, ranks=ranks, threads=1, repeat_s=1e-4)
-    return _middle_s(kernels, Shape(kind, DType.FP32, moved_bytes=4, ranks=ranks), task)
+    return _middle_s(kernels, KernelShape(kind, DType.FP32, moved_bytes=4, ranks=ranks), task)
 
 
 def test_a_collective_holds_the_wait_for_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from meshwright.solver.answer.plan_record import PrefillPool, ReplicaPool, Repli
 from meshwright.solver.answer.stage import LayerSpan, OperatorSharding, Stage
 from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choice import TRAINING, Part
-from meshwright.solver.problem.choice import Lock as ShownBy
+from meshwright.solver.problem.choice import LockPlace as ShownBy
 from meshwright.solver.problem.search import LEDGER
 from tests.integration.regression.project import LOCK
 from tests.support.flat_plans import flat, with_fields

@@ -14,9 +14,8 @@ from meshwright.app.base.figures import axes, band, bar, gib, number_range, perc
 from meshwright.app.base.plan_words import certificate_in_words, load_in_words
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, folded, print_plan
 from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
 from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, WorkerKind
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import Interactivity, InteractivityPoint, Plan
 from meshwright.solver.answer.plan_record import ReplicaPool, ReplicaShares
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Band, Certificate, Predicted, Status
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.decisions_coverage import LAW_OF_ALL, law_cells, scatter_factor, times_without
 from benchmarks.decisions_serving_rules import fitted_own, noise_words
 from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, UNMEASURED_TIME
-from meshwright.costmodels.fitting.run_times import OWN_SCATTER, fitted_time, learned_time
+from meshwright.costmodels.fitting.calibration import OWN_SCATTER, fitted_time, learned_time
 from meshwright.solver.serving import planning as equals
 
 DOCS = Path(__file__).parents[3] / "docs"

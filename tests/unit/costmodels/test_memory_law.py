@@ -7,13 +7,13 @@ import math
 import pytest
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.model.memory_law import MemoryLaw, MemoryOutcome, Outcome, learned_law
+from meshwright.costmodels.model.memory_law import MemoryEvidence, MemoryLaw, MemoryOutcome, learned_law
 
 LAW = MemoryLaw(allocator=1.06, activations=1.2, transients=1.5, shared_sigma=0.067, own_sigma=0.051, origin="a test")
 GB = 1e9
 
 
-def told(outcome: Outcome, *, predicted: float, measured: float) -> MemoryOutcome:
+def told(outcome: MemoryEvidence, *, predicted: float, measured: float) -> MemoryOutcome:
     return MemoryOutcome(outcome, predicted * GB, measured * GB)
 
 
@@ -32,7 +32,9 @@ def test_a_law_without_spread_knows() -> None:
 def peaks(*excesses: float) -> list[MemoryOutcome]:
     """Peaks of as many plans, by how far they are from what was predicted."""
     sizes = (60 + place for place in range(len(excesses)))
-    return [told(Outcome.PEAK, predicted=size, measured=size * math.exp(e)) for size, e in zip(sizes, excesses, strict=True)]
+    return [
+        told(MemoryEvidence.PEAK, predicted=size, measured=size * math.exp(e)) for size, e in zip(sizes, excesses, strict=True)
+    ]
 
 
 def test_one_measured_peak_moves_the_median_and_narrows_the_margin() -> None:
@@ -63,13 +65,13 @@ def test_peaks_teach_by_normal_regression_where_the_scatter_is_known() -> None:
 
 
 def test_runs_that_ran_out_teach_as_much_as_they_surprise() -> None:
-    foreseen = learned_law(LAW, [told(Outcome.RAN_OUT, predicted=120, measured=80)], origin="a run")
-    surprising = learned_law(LAW, [told(Outcome.RAN_OUT, predicted=70, measured=80)], origin="a run")
+    foreseen = learned_law(LAW, [told(MemoryEvidence.RAN_OUT, predicted=120, measured=80)], origin="a run")
+    surprising = learned_law(LAW, [told(MemoryEvidence.RAN_OUT, predicted=70, measured=80)], origin="a run")
     assert foreseen.scale == pytest.approx(1.0, abs=1e-4)
     assert foreseen.margin(0.05) == pytest.approx(LAW.margin(0.05), rel=2e-3)
     assert surprising.scale > 1.05
     assert surprising.chance_to_exceed(70 * GB * surprising.scale, 80 * GB) > 0.2
-    fitted = learned_law(LAW, [told(Outcome.FITTED, predicted=90, measured=80)], origin="a run")
+    fitted = learned_law(LAW, [told(MemoryEvidence.FITTED, predicted=90, measured=80)], origin="a run")
     assert fitted.scale < 0.97
 
 
@@ -78,13 +80,13 @@ def test_a_plan_that_ran_out_is_not_what_fits_next_time(share: float) -> None:
     """At the default risk: also where the law had thought it safe, for who scatters so far may do so again."""
     assert LAW.chance_to_exceed(0.8 * 80, 80) < 0.01
     for others in ([], peaks(0.0), peaks(0.02, -0.01)):
-        ran_out = told(Outcome.RAN_OUT, predicted=80 * share, measured=80)
+        ran_out = told(MemoryEvidence.RAN_OUT, predicted=80 * share, measured=80)
         learned = learned_law(LAW, [*others, ran_out], origin="")
         assert learned.chance_to_exceed(80 * share * learned.scale, 80) > 0.05
 
 
 def test_a_run_far_beyond_any_expectation_still_gives_a_law() -> None:
-    learned = learned_law(LAW, [told(Outcome.RAN_OUT, predicted=1, measured=80)], origin="a run")
+    learned = learned_law(LAW, [told(MemoryEvidence.RAN_OUT, predicted=1, measured=80)], origin="a run")
     assert math.isfinite(learned.scale) and learned.scale * learned.margin(0.05) > 1.5
 
 
@@ -95,4 +97,4 @@ def test_no_run_teaches_nothing() -> None:
 @pytest.mark.parametrize("measured", [0.0, -1.0, math.inf, math.nan])
 def test_memory_of_a_run_is_positive(measured: float) -> None:
     with pytest.raises(WorkloadError, match="memory of a run must be positive"):
-        MemoryOutcome(Outcome.PEAK, 1.0, measured)
+        MemoryOutcome(MemoryEvidence.PEAK, 1.0, measured)

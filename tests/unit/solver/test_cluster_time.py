@@ -11,7 +11,7 @@ import pytest
 from meshwright.app.base.solving import predict_here, solve_here
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import RUN_CALIBRATION_SCHEMA, UNMEASURED_TIME
-from meshwright.costmodels.fitting.run_times import learned_time
+from meshwright.costmodels.fitting.calibration import learned_time
 from meshwright.solver.answer.cluster_time import in_cluster_time, in_model_time
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.request import Slo, TrainingRequest

@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 
 from meshwright.solver.answer.arrangement import _usual_at
-from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, Lock, Part, Place, Published, Said, ledger_of
+from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, LockPlace, Part, Place, Published, Said, ledger_of
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.serving.forms.table import space_of
 from meshwright.solver.training.report.plan_report import space_text
@@ -42,7 +42,7 @@ def test_a_field_without_a_choice_stops_the_import() -> None:
         ("word", ""),
         ("forms", frozenset()),
         ("place", None),
-        ("lock", Lock.NOT_OF_A_PLAN),
+        ("lock", LockPlace.NOT_OF_A_PLAN),
         ("said", Said.NOT_OF_THE_SPACE),
     ],
 )

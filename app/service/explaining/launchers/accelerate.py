@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.app.launching.flags.accelerate import ACCELERATE, AccelerateKeys
-from meshwright.app.launching.flags.flag import GivenFlag, ReadCommand
+from meshwright.app.launching.flags.flag import GivenFlag, ParsedCommand
 from meshwright.app.service.explaining.launch_files import by_usual_name, config_of, words_of_config
 from meshwright.app.service.explaining.launchers.deepspeed import deepspeed_config, guessed, loaders_of, stated_by_keys
 from meshwright.app.service.explaining.launchers.trainer import ADAPTED, TrainerRun, trainer_run
@@ -95,7 +95,7 @@ def read_llama_factory(start: Start) -> StatedTraining:
 
 def _by_trainer(trainer: TrainerRun, start: Start) -> StatedTraining:
     """The run of a script that Accelerate does not start: its configuration is TRL's to name."""
-    read = ReadCommand({}, (), ())
+    read = ParsedCommand({}, (), ())
     named = trainer.arguments.accelerate_file
     if named is not None:
         document = _PROFILES.get(named) or _config(start, named)
@@ -105,11 +105,11 @@ def _by_trainer(trainer: TrainerRun, start: Start) -> StatedTraining:
     if trainer.launcher is Launcher.TRL:
         handed_on = ACCELERATE.read(start.words).fields
         told = {name: handed_on[name] for name in ("world", "nodes") if name in handed_on}
-        read = ReadCommand({**read.fields, **told}, read.given, ())
+        read = ParsedCommand({**read.fields, **told}, read.given, ())
     return _stated(read, trainer, start, trainer.launcher)
 
 
-def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Launcher) -> StatedTraining:
+def _stated(read: ParsedCommand, trainer: TrainerRun, start: Start, launcher: Launcher) -> StatedTraining:
     """The run by the keys of Accelerate and the arguments of a trainer, which hold where both say something."""
     keys = AccelerateKeys(**{**read.fields, **_of_trainer(trainer)})
     backend = keys.backend or ("DEEPSPEED" if trainer.deepspeed_file is not None else None)
@@ -141,7 +141,7 @@ def _stated(read: ReadCommand, trainer: TrainerRun, start: Start, launcher: Laun
 
 
 def _loaders(
-    found: StatedTraining, read: ReadCommand, trainer: TrainerRun, keys: AccelerateKeys, *, is_sharded: bool
+    found: StatedTraining, read: ParsedCommand, trainer: TrainerRun, keys: AccelerateKeys, *, is_sharded: bool
 ) -> Loaders:
     """FSDP's ranks read once a node where they are told to: Accelerate's own configuration does unless told otherwise
     (commands/launch.py), the Trainer's arguments only where they say so (training_args.py)."""
@@ -197,7 +197,7 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], str, Sequence[str]]:
     return words, "", ()
 
 
-def _read(options: Sequence[str], start: Start) -> ReadCommand:
+def _read(options: Sequence[str], start: Start) -> ParsedCommand:
     """The keys of the file that the launch names and its options, which hold where both say something."""
     own = ACCELERATE.read(options)
     document = start.document
@@ -209,7 +209,7 @@ def _read(options: Sequence[str], start: Start) -> ReadCommand:
     if document is None:
         return own
     of_file = ACCELERATE.read(words_of_config(document))
-    return ReadCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
+    return ParsedCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
 
 
 def _config(start: Start, named: str) -> Mapping[str, Any] | None:

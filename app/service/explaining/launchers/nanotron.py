@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.app.launching.flags.flag import ReadCommand
+from meshwright.app.launching.flags.flag import ParsedCommand
 from meshwright.app.launching.flags.nanotron import NANOTRON, NanotronKeys
 from meshwright.app.service.explaining.launch_files import config_of, words_of_config
 from meshwright.app.service.explaining.start import Start
@@ -52,7 +52,7 @@ def read_nanotron(start: Start) -> StatedTraining:
     )
 
 
-def _read(start: Start) -> ReadCommand:
+def _read(start: Start) -> ParsedCommand:
     """The keys of the file that the command names, or of the file that was given alone."""
     own = NANOTRON.read(start.words)
     document = start.document
@@ -63,7 +63,7 @@ def _read(start: Start) -> ReadCommand:
         document = config_of(start.files.required(named, flag="--config-file"))
     of_file = NANOTRON.read([] if document is None else words_of_config(document))
     fields = {**of_file.fields, **own.fields}
-    return ReadCommand(fields, (*own.given, *of_file.given), own.words)
+    return ParsedCommand(fields, (*own.given, *of_file.given), own.words)
 
 
 def _parts(keys: NanotronKeys, pp: int) -> tuple[tuple[int, ...], str | None]:

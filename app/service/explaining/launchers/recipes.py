@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from meshwright.app.launching.flags.megatron_bridge import MEGATRON_BRIDGE, RECIPE
+from meshwright.app.launching.flags.megatron_lm import MegatronFlags
 from meshwright.app.launching.flags.recipes import RECIPES, RecipeKeys
 from meshwright.app.service.explaining.launch_files import config_of, words_of_config
-from meshwright.app.service.explaining.launchers.megatron_bridge import is_bare, read_megatron_bridge
+from meshwright.app.service.explaining.launchers.megatron_lm import stated_by_flags
 from meshwright.app.service.explaining.start import Start
 from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload
@@ -134,3 +137,33 @@ def _offload(keys: RecipeKeys) -> Offload:
         return NOTHING_OFFLOADED
     weights = 1.0 if keys.weights_on_host else 0.0
     return Offload(optimizer=1.0, weights=weights, gradients=1.0)
+
+
+_NO_MIXTURE = ("null", "none")
+_HALF = ("fp16", "16")
+
+
+def is_bare(words: Sequence[str]) -> bool:
+    """Return True if a command names the recipe whose model is said by settings alone."""
+    return any(word.removeprefix("--recipe=") == RECIPE for word in words)
+
+
+def read_megatron_bridge(start: Start, settings: Sequence[str]) -> StatedTraining:
+    """Return what settings, ``--section.key=value``, state; raises InvalidInputError for a value that can't be."""
+    read = MEGATRON_BRIDGE.read(settings)
+    flags = MegatronFlags(**{**_by_default(settings), **read.fields})
+    flags = replace(flags, group_query_attention=flags.num_query_groups is not None)
+    return stated_by_flags(flags, read.given, start, Launcher.MEGATRON_BRIDGE)
+
+
+def _by_default(settings: Sequence[str]) -> dict[str, bool]:
+    """What holds of the recipe unless told: its optimizer shards, its loss is fused in parts, and it trains in bf16."""
+    named = [word.partition("=")[2] for word in settings if word.startswith("--mixed_precision=")]
+    mixture = named[-1].casefold() if named else "bf16"
+    is_half = mixture.startswith(_HALF)
+    return {
+        "use_distributed_optimizer": True,
+        "cross_entropy_loss_fusion": True,
+        "bf16": not is_half and mixture not in _NO_MIXTURE,
+        "fp16": is_half,
+    }

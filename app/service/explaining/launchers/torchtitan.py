@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.app.launching.exporters.torchtitan import MODELS, PLAN_CONFIG, PLAN_MODULE, RegisteredModel, exported_model
-from meshwright.app.launching.flags.flag import ReadCommand
+from meshwright.app.launching.flags.flag import ParsedCommand
 from meshwright.app.launching.flags.torchtitan import TORCHTITAN, TorchtitanFlags
 from meshwright.app.service.explaining.launch_files import config_of, words_of_config
 from meshwright.app.service.explaining.start import Start
@@ -101,7 +101,7 @@ def read_torchtitan(start: Start) -> StatedTraining:
     )
 
 
-def _read(start: Start) -> ReadCommand:
+def _read(start: Start) -> ParsedCommand:
     """The options of the file that the command names and those of the command, which hold where both have one."""
     own = TORCHTITAN.read(start.words)
     named = own.fields.get("config_file") or start.environment.get("CONFIG_FILE")
@@ -111,7 +111,7 @@ def _read(start: Start) -> ReadCommand:
     if document is None:
         return own
     of_file = TORCHTITAN.read(words_of_config(document))
-    return ReadCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
+    return ParsedCommand({**of_file.fields, **own.fields}, (*of_file.given, *own.given), own.words)
 
 
 def _model(flags: TorchtitanFlags, start: Start) -> tuple[str, RegisteredModel | None]:

@@ -16,11 +16,10 @@ from meshwright.solver.answer.predicted import Certificate, Predicted, SearchSta
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.calibrations import calibrations_used
-from meshwright.solver.serving.promise.candidates import Measured, room_note
+from meshwright.solver.serving.promise.candidates import P95, Measured, room_note
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import promised_of, with_latencies
 from meshwright.solver.serving.promise.question import Found
-from meshwright.solver.serving.promise.running import P95
 from meshwright.solver.serving.workers.answer import decode_point, feasible_plan, prompt_point, replicas_of
 
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.solver.answer.layouts import Kinds, WorkerKind
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, SearchStats, Status
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Certificate, Reason, SearchStats, Status
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import Arrivals, ServingRequest
 from meshwright.solver.problem.serving_load import (

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason, SearchStats
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
@@ -25,6 +24,7 @@ from meshwright.solver.serving.promise.certificates import bounded_certificate, 
 from meshwright.solver.serving.promise.evaluation import SearchStoppedError
 from meshwright.solver.serving.promise.question import Question, Refused, replica_count, usable_candidates
 from meshwright.solver.serving.workers.answer import leftover_notes
+from meshwright.solver.serving.workers.cheapest import Roomiest
 from meshwright.solver.serving.workers.goodput import (
     LEAST_RATE_SHARE,
     RATE_GRID,
@@ -38,7 +38,6 @@ from meshwright.solver.serving.workers.goodput import (
     sustaining_at,
 )
 from meshwright.solver.serving.workers.reasons import why_infeasible
-from meshwright.solver.serving.workers.roomiest import Roomiest
 
 # The numbers of replicas of each layout on each node group, when a plan may have several kinds: an exact knapsack.
 #

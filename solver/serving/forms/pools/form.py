@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import InfeasibleError, WorkloadError
 from meshwright.costmodels.queueing.simulation.disaggregated import DisaggregatedResult
-from meshwright.costmodels.queueing.simulation.timeline import LoadTimeline, timeline
+from meshwright.costmodels.queueing.simulation.replica import LoadTimeline, timeline
 from meshwright.solver.answer.layouts import Pools
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason, SearchStats
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals

@@ -12,11 +12,10 @@ import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at
 from meshwright.costmodels.queueing.load import Load
-from meshwright.solver.answer.frontier import InteractivityPoint, PromptWorkers
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import InteractivityPoint, Plan, PromptWorkers
 from meshwright.solver.answer.predicted import RunnerUp, SearchStats
 from meshwright.solver.problem.choices import Objective, ServingMode
-from meshwright.solver.problem.launchers.server import CacheMoves
+from meshwright.solver.problem.launchers.servers import CacheMoves
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
@@ -28,7 +27,7 @@ from meshwright.solver.serving.forms.pools.answer import (
     pools_plan,
     pools_runner_up,
 )
-from meshwright.solver.serving.forms.pools.pools import MeasuredPools, Phase, PlacedPools, joined, placed
+from meshwright.solver.serving.forms.pools.pools import MeasuredPools, PhaseWorkers, PlacedPools, joined, placed
 from meshwright.solver.serving.forms.pools.search import Option, PoolsResult, PoolsSearch
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import least_energy_per_token_j
@@ -83,7 +82,7 @@ class _OneWorker:
     A step that one batch limit keeps is taken to be kept below too, and one that all miss refuses those above.
     """
 
-    phase: Phase
+    phase: PhaseWorkers
     _missed: dict[object, int] = field(default_factory=dict)
     _kept: dict[object, int] = field(default_factory=dict)
 
@@ -318,7 +317,7 @@ def least_energy_pools(search: PoolsSearch, *, below: float) -> PoolsResult:
 class _Workers:
     """Workers of a phase that keep its part of the promise, least energy first; found as they are asked for."""
 
-    phase: Phase
+    phase: PhaseWorkers
 
     def __post_init__(self) -> None:
         self._found: list[tuple[float, Measured]] = []
@@ -334,7 +333,7 @@ class _Workers:
         return self._found[place]
 
 
-def _by_energy(phase: Phase) -> Iterator[tuple[float, Measured]]:
+def _by_energy(phase: PhaseWorkers) -> Iterator[tuple[float, Measured]]:
     """Every number of workers of every engine that keeps the phase's targets, by its energy."""
     ahead: list[tuple[float, int, tuple[object, ...], int, Engine, Measured | None]] = []
     for engine in phase.engines:
@@ -353,7 +352,7 @@ def _by_energy(phase: Phase) -> Iterator[tuple[float, Measured]]:
             heappush(ahead, (phase.energy_per_token_j(chosen), 1, key, workers, engine, chosen))
 
 
-def _bound(phase: Phase, engine: Engine, workers: int) -> float:
+def _bound(phase: PhaseWorkers, engine: Engine, workers: int) -> float:
     """Energy that no batch limits of so many workers are below; infinite where the load outruns them all."""
     share, evaluator = Share(phase.load, workers), phase.evaluator
     able = [candidate for candidate in phase.usable(engine) if evaluator.can_keep_up(candidate, share)]

@@ -21,7 +21,7 @@ from meshwright.costmodels.queueing.simulation.disaggregated import (
 from meshwright.costmodels.serving.memory import WorkerPlace, kv_transfer
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Space
-from meshwright.solver.problem.launchers.server import CacheMoves
+from meshwright.solver.problem.launchers.servers import CacheMoves
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
@@ -29,7 +29,7 @@ from meshwright.solver.problem.token_counts import token_count
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import Layout, stage_width
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candidate, Measured
+from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, P95, Candidate, Measured
 from meshwright.solver.serving.promise.certificates import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import REQUESTS, SCREENING_REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import Promised, promised_of
@@ -40,9 +40,8 @@ from meshwright.solver.serving.promise.question import (
     ordering_candidate,
     usable_candidates,
 )
-from meshwright.solver.serving.promise.running import P95
+from meshwright.solver.serving.workers.cheapest import Roomiest
 from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS, expected_rate, step_below
-from meshwright.solver.serving.workers.roomiest import Roomiest
 
 PrefillKey = tuple[object, int, CacheTransfer, int]
 
@@ -239,7 +238,7 @@ class PhaseKind(StrEnum):
 
 
 @dataclass
-class Phase:
+class PhaseWorkers:
     """Workers of one phase under the whole load; remembers what it has found. Requests have ``output_tokens`` on average.
 
     Each engine runs with the batch limits that, with so many workers, leave most room to the phase's targets.
@@ -340,10 +339,10 @@ class Phase:
         return energy_per_token_j(measured, self.evaluator, output_tokens=self.output_tokens)
 
 
-def phase(kind: PhaseKind, request: ServingRequest, engines: list[Engine], *, load: float, stop: Stop) -> Phase:
+def phase(kind: PhaseKind, request: ServingRequest, engines: list[Engine], *, load: float, stop: Stop) -> PhaseWorkers:
     """A phase of a request under the whole load."""
     evaluator = phase_evaluator(kind, request, stop=stop)
-    return Phase(kind, evaluator, engines, load, mean_output_tokens(request))
+    return PhaseWorkers(kind, evaluator, engines, load, mean_output_tokens(request))
 
 
 def mean_output_tokens(request: ServingRequest) -> float:

@@ -21,8 +21,8 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.forms.pools.pools import (
     MeasuredPools,
-    Phase,
     PhaseKind,
+    PhaseWorkers,
     PlacedPools,
     PoolsSimulator,
     cache_moves,
@@ -114,7 +114,7 @@ class PoolsSearch:
     def _cost(self, pools: PlacedPools) -> float:
         return sum(self.question.cost(m.candidate.engine, m.share.replicas) for m in (pools.prefill, pools.decode))
 
-    def _floor(self, of: Phase) -> float:
+    def _floor(self, of: PhaseWorkers) -> float:
         """Cost below which no engine of a phase keeps up with the load, by a bound that holds for every schedule."""
         return min((self._least_cost(of, e) for e in of.engines), default=math.inf)
 
@@ -141,7 +141,7 @@ class PoolsSearch:
                     return found
         return None
 
-    def _expected_cheapest(self, of: Phase) -> Engine:
+    def _expected_cheapest(self, of: PhaseWorkers) -> Engine:
         """The engine that the analytic model thinks cheapest; asked only of those whose bound leaves them a chance."""
         ahead = [(self._least_cost(of, e), 0, e.key, e) for e in of.engines]
         heapify(ahead)
@@ -151,15 +151,15 @@ class PoolsSearch:
                 return engine
             heappush(ahead, (self._expected_cost(of, engine), 1, key, engine))
 
-    def _least_cost(self, of: Phase, engine: Engine) -> float:
+    def _least_cost(self, of: PhaseWorkers, engine: Engine) -> float:
         """Cost below which an engine does not keep up with the load."""
         return self.question.cost(engine, of.workers_at_least(engine)) if of.usable(engine) else math.inf
 
-    def _expected_cost(self, of: Phase, engine: Engine) -> float:
+    def _expected_cost(self, of: PhaseWorkers, engine: Engine) -> float:
         workers = of.expected_workers(engine)
         return math.inf if workers is None else self.question.cost(engine, workers)
 
-    def _options(self, of: Phase, below: float) -> list[Option]:
+    def _options(self, of: PhaseWorkers, below: float) -> list[Option]:
         """From the fewest workers of each engine that the phase can do with to those that cost too much."""
         options = []
         for engine in of.engines:

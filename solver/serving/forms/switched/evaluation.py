@@ -13,14 +13,22 @@ from meshwright.costmodels.queueing.analytic.percentiles import AnalyticFigures
 from meshwright.costmodels.queueing.analytic.step_curves import first_token_s, token_s
 from meshwright.costmodels.queueing.simulation.replica import NO_TARGETS, SimulationResult, Targets, Window
 from meshwright.costmodels.queueing.simulation.switched import SwitchedResult, simulate_switched
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.switched.engine import SwitchedEngine
-from meshwright.solver.serving.promise.candidates import Alone, Candidate, CandidateKey, EngineKey
+from meshwright.solver.serving.promise.candidates import (
+    P95,
+    SURELY_COUNTED,
+    Alone,
+    AskedLoad,
+    Candidate,
+    CandidateKey,
+    EngineKey,
+    largest_batch,
+)
 from meshwright.solver.serving.promise.evaluation import Evaluator
-from meshwright.solver.serving.promise.running import P95, SURELY_COUNTED, AskedLoad, largest_batch
 from meshwright.solver.serving.workers.reasons import memory_shortfall
 
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)

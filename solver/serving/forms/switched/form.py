@@ -1,4 +1,4 @@
-"""Workers that switch layouts, as a form of a serving plan."""
+"""Workers that switch layouts, as a form of a serving plan, and the Plan that is handed out of them."""
 
 from __future__ import annotations
 
@@ -8,34 +8,43 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import InfeasibleError, ModelError, PlanFileError, WorkloadError
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.costmodels.queueing.simulation.replica import pooled
-from meshwright.costmodels.queueing.simulation.switched import SwitchedResult
-from meshwright.costmodels.queueing.simulation.timeline import timeline
-from meshwright.solver.answer.layouts import Switched
+from meshwright.costmodels.queueing.simulation.replica import pooled, timeline
+from meshwright.costmodels.queueing.simulation.switched import SwitchedResult, pooled_switched
+from meshwright.solver.answer.layouts import PromptPhase, Switched
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import SearchStats
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Certificate, Reason, SearchStats
+from meshwright.solver.answer.stage import Stage
 from meshwright.solver.control import never_stop
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.serving.engines.calibrations import calibrations_used
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.forms.form import SHOWN, Asked, Earlier, Form, FormSearch, Misfit, beaten_of, floor_of
-from meshwright.solver.serving.forms.switched.answer import switched_plan
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder, SwitchedEngine, can_switch
 from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts, room_shortfall
-from meshwright.solver.serving.promise.candidates import Candidate
+from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import objective_of, predicted_certificate, searched_certificate
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import KeptPlan, promised_of
-from meshwright.solver.serving.promise.question import Cause, Found, Question, SearchResult, least_replicas
-from meshwright.solver.serving.workers.answer import kept_plans, leftover_notes, runners_up
-from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
+from meshwright.solver.serving.promise.question import Cause, Found, Question, ServingSearchResult, least_replicas
+from meshwright.solver.serving.workers.answer import (
+    axes_of,
+    decode_point,
+    feasible_plan,
+    kept_plans,
+    leftover_notes,
+    prompt_point,
+    prompt_stage_s,
+    replicas_of,
+    runners_up,
+    stages_of,
+)
+from meshwright.solver.serving.workers.cheapest import cheapest, choose_roomiest, of_equal_cost
 from meshwright.solver.serving.workers.given import candidate_of, judged, one_plan_stats
 from meshwright.solver.serving.workers.goodput import choose_roomiest_goodput, largest_goodput
 from meshwright.solver.serving.workers.reasons import why_infeasible
-from meshwright.solver.serving.workers.roomiest import choose_roomiest
 from meshwright.solver.serving.workers.simulation import INTERVALS, ServingSimulation, described
 
 # The search over workers that switch layouts: every pair of layouts on the same devices, and their batch limits.
@@ -62,7 +71,7 @@ class SwitchedSearch(FormSearch):
         shortest = int(self._evaluator.traffic.whole.prompt_tokens.min())
         builder = SwitchedBuilder(asked.request, asked.builder, shortest_prompt=shortest)
         self._engines = list(builder.engines(asked.question.engines))
-        self._question, self._result = asked.question, SearchResult()
+        self._question, self._result = asked.question, ServingSearchResult()
         self._earlier = Earlier(math.inf, math.inf, SearchStats(candidates=0, evaluated=0, seconds=0.0))
 
     def search(self, earlier: Earlier) -> None:
@@ -84,7 +93,7 @@ class SwitchedSearch(FormSearch):
         self._result = largest_goodput(self._question) if is_goodput else cheapest(self._question)
         self._asked.question.evaluator.simulations += self._evaluator.simulations
 
-    def _so_far(self, now: SearchResult) -> Plan | None:
+    def _so_far(self, now: ServingSearchResult) -> Plan | None:
         """The plan of the best so far, of which nothing is proven yet."""
         if now.best is None or not self._asked.is_enough(now.best.load):
             return None
@@ -342,3 +351,72 @@ def simulate(request: ServingRequest, layout: Switched) -> ServingSimulation:
 
 
 FORM = Form("switched", Switched, refuse=refuse, space=space, search=search, predict=predict, simulate=simulate)
+
+
+def switched_plan(
+    request: ServingRequest,
+    found: Found,
+    *,
+    evaluator: Evaluator,
+    certificate: Certificate,
+    stats: SearchStats,
+    notes: Sequence[str],
+) -> Plan:
+    """The plan of workers that keep the promise."""
+    engine = found.engine
+    assert isinstance(engine, SwitchedEngine)
+    plan = feasible_plan(
+        request,
+        found,
+        evaluator=evaluator,
+        certificate=certificate,
+        stats=stats,
+        notes=notes,
+    )
+    prompts = _of_prompts(found.measured, engine)
+    points = prompt_point(prompts, evaluator), decode_point(found.measured, evaluator)
+    stages = stages_of(prompts, prompt_stage_s(prompts, evaluator), first_rank=engine.layout.first_rank)
+    answers = replicas_of(found, evaluator, first_rank=engine.layout.first_rank)
+    answers = replace(answers, load=replace(answers.load, max_num_batched_tokens=engine.decode_step_tokens))
+    assert plan.predicted is not None
+    return replace(
+        plan,
+        layout=Switched(_prompts_of(found.measured, engine, evaluator, stages=stages), answers),
+        calibration=calibrations_used(request, points),
+        predicted=replace(
+            plan.predicted,
+            peak_memory_bytes=max(stage.memory.total_bytes for stage in (*answers.stages, *stages)),
+        ),
+    )
+
+
+def _of_prompts(measured: Measured, engine: SwitchedEngine) -> Measured:
+    """The worker while it computes prompts."""
+    step_tokens = measured.candidate.step_tokens
+    return replace(measured, candidate=Candidate(engine.prefill, step_tokens, engine.prompts_in_a_step(step_tokens)))
+
+
+def _prompts_of(measured: Measured, engine: SwitchedEngine, evaluator: Evaluator, *, stages: tuple[Stage, ...]) -> PromptPhase:
+    """Return the plan's part about prompts and changes; shares are those of one simulation under the worker's load."""
+    runs = TwoLayouts(evaluator.asked).runs_of(measured.candidate, measured.share, requests=evaluator.traffic.requests)
+    run, change = pooled_switched(runs), engine.change
+    whole_s = run.prefill_s + run.decode_s + run.switching_s
+    buffered = change.buffer_tokens * engine.host_token_bytes * engine.replicas_per_node
+    step_tokens = measured.candidate.step_tokens
+    return PromptPhase(
+        axes=axes_of(engine.prefill.layout, measured.share.replicas),
+        stages=stages,
+        max_num_seqs=engine.prompts_in_a_step(step_tokens),
+        max_num_batched_tokens=step_tokens,
+        to_decode_bytes=engine.to_decode_bytes,
+        to_prefill_bytes=engine.to_prefill_bytes,
+        to_decode_s=change.to_decode_s,
+        to_prefill_s=change.to_prefill_s,
+        out_token_s=change.out_token_s,
+        in_token_s=change.in_token_s,
+        buffer_tokens=change.buffer_tokens,
+        host_bytes=engine.host_weights_bytes + buffered,
+        prefill_share=run.prefill_s / whole_s,
+        switching_share=run.switching_s / whole_s,
+        cycle_s=whole_s / max(1, run.phases),
+    )

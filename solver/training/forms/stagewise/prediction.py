@@ -10,8 +10,7 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.arrangement import arranged, arrangement_of, in_arrangement
 from meshwright.solver.answer.layouts import Pipelines, Stagewise
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, Reason, SearchStats, Status
 from meshwright.solver.answer.stage import Microbatch, Stage
 from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.request import TrainingRequest

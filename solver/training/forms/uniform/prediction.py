@@ -11,11 +11,9 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule, fills, n_copies
 from meshwright.solver.answer.arrangement import arranged, arrangement_of, in_arrangement
-from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform
+from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform, record_as
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
-from meshwright.solver.answer.reason import Reason
-from meshwright.solver.answer.record_fields import record_as
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, Reason, SearchStats, Status
 from meshwright.solver.answer.stage import Axes, Stage
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Reason, unfinished_search
+from meshwright.solver.answer.predicted import Reason, unfinished_search
 from meshwright.solver.control import OnProgress, Stop, heed, part_of
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search

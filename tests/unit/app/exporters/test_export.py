@@ -15,7 +15,7 @@ from meshwright.costmodels.errors import ClusterError, ExportError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.answer.stage import OperatorSharding
 from meshwright.solver.problem.choices import GroupOrder, Launcher, Recompute
 from tests.support.flat_plans import flat, with_fields

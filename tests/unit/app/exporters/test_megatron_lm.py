@@ -26,7 +26,7 @@ from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
-from meshwright.solver.problem.hyperparameters import Hyperparameters
+from meshwright.solver.problem.graph import Hyperparameters
 from meshwright.solver.problem.launchers.decoders import decoder_shape
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search

@@ -20,7 +20,7 @@ from meshwright.solver.answer.layouts import Kinds, Pools, PrefillWorkers, Worke
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import ServingMode
-from meshwright.solver.problem.hyperparameters import Hyperparameters
+from meshwright.solver.problem.graph import Hyperparameters
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters.plans import arguments, flags, serving

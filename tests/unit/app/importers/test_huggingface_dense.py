@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.models.catalog import NOTES_FIELD, model, model_names
-from meshwright.app.models.catalog.listed import LISTED
+from meshwright.app.models.catalog.huggingface_ids import LISTED
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Tensor, forward_flops

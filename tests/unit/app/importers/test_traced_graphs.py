@@ -23,7 +23,7 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, forward_flops
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.sharding_problem.solve import Status
+from meshwright.solver.sharding_problem.solve import SolveStatus
 from meshwright.solver.sharding_problem.work import WorkLimit
 from meshwright.solver.strategies.graph_costs import GraphCosts, communication
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
@@ -73,7 +73,7 @@ def test_resnet_has_its_parameters() -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_a_trace_is_sharded_as_its_template(name: str) -> None:
     (costs, found), (own_costs, own) = (sharded(graph) for graph in (traced(name), template(name)))
-    assert found.status is own.status is Status.OPTIMAL
+    assert found.status is own.status is SolveStatus.OPTIMAL
     assert found.step_s is not None and own.step_s is not None and found.choices is not None and own.choices is not None
     # Queries and keys are rotated by two kernels, which the template has in one.
     assert found.step_s == pytest.approx(own.step_s, rel=0.02)
@@ -110,7 +110,7 @@ def test_equal_layers_are_found_and_a_deep_model_is_solved_once() -> None:
     assert len(document("t5-11b")["operators"]) > 2500
     graph = traced("t5-11b")
     costs, found = sharded(graph, seq_len=TOKENS["t5-11b"][0])
-    assert found.status is Status.OPTIMAL
+    assert found.status is SolveStatus.OPTIMAL
     assert len(graph.block(BLOCK).operators) > 500
     assert len(costs.folding.members) < 60
     assert max(len(members) for members in costs.folding.members) >= 23
@@ -139,7 +139,7 @@ def test_attention_written_out_is_two_products_and_a_softmax() -> None:
     for product in products:
         assert forward_flops(product, sizes) == 2 * 2 * SEQ_LEN * SEQ_LEN * CONFIGS["llama"]["hidden_size"]
     costs, found = sharded(graph)
-    assert found.status is Status.OPTIMAL
+    assert found.status is SolveStatus.OPTIMAL
     scores = next(node for node in costs.graph.nodes if node.operator.kind is OperatorKind.PRODUCT)
     rules = {rule.dim for rule in costs.priced(costs.graph.nodes.index(scores)).placed.rules}
     assert {BATCH, SEQ} <= rules, "queries and keys of scores are two dims"
@@ -154,7 +154,7 @@ def test_a_patch_embedding_is_a_product_and_kernels_that_overlap_are_not() -> No
     # 7 x 7 kernels over 3 channels, 64 outputs, 112 x 112 positions.
     assert forward_flops(resnet[0], sizes) == 2 * 2 * 112 * 112 * 64 * 3 * 7 * 7
     _, found = sharded(traced("resnet"))
-    assert found.status is Status.OPTIMAL
+    assert found.status is SolveStatus.OPTIMAL
 
 
 def test_names_of_tensors_and_modules_change_nothing() -> None:
@@ -249,7 +249,7 @@ def test_loosened_ties_are_never_slower() -> None:
     for ties in (Ties.EQUAL_BLOCKS, Ties.NONE):
         costs = GraphCosts(unfolded(graph, batch=32, seq_len=SEQ_LEN), mesh_of(2, 4), TrainingStep(), ties)
         found = shard_graph(costs, memory_bytes=None, stop=WorkLimit(1e9))
-        assert found.status is Status.OPTIMAL and found.step_s is not None
+        assert found.status is SolveStatus.OPTIMAL and found.step_s is not None
         steps.append(found.step_s)
     assert steps[1] <= steps[0]
 

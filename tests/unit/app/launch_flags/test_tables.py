@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from meshwright.app.launching.flags.flag import FlagTable, GivenFlag, Standing, words_of
-from meshwright.app.launching.flags.serving import TABLES, Degrees, LaunchFlags, degrees, launch_flags
+from meshwright.app.launching.flags.serving import TABLES, LaunchFlags, ServerDegrees, degrees, launch_flags
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 
@@ -62,13 +62,13 @@ def test_lengths_of_vllm_have_units() -> None:
 @pytest.mark.parametrize(
     ("engine", "command", "expected"),
     [
-        (ServingEngine.VLLM, "-tp 8 -dcp 2", Degrees(1, 4, 1, 1, 1, kvp=2)),
-        (ServingEngine.SGLANG, "--tp 8 --attn-dp-size 4 --ep 8", Degrees(1, 2, 1, 8, 4)),
-        (ServingEngine.SGLANG, "--tp 8 --attn-cp-size 2", Degrees(1, 4, 1, 1, 1, cp=2)),
-        (ServingEngine.SGLANG, "--tp 2 --dp 4", Degrees(4, 2, 1, 1, 1)),
+        (ServingEngine.VLLM, "-tp 8 -dcp 2", ServerDegrees(1, 4, 1, 1, 1, kvp=2)),
+        (ServingEngine.SGLANG, "--tp 8 --attn-dp-size 4 --ep 8", ServerDegrees(1, 2, 1, 8, 4)),
+        (ServingEngine.SGLANG, "--tp 8 --attn-cp-size 2", ServerDegrees(1, 4, 1, 1, 1, cp=2)),
+        (ServingEngine.SGLANG, "--tp 2 --dp 4", ServerDegrees(4, 2, 1, 1, 1)),
     ],
 )
-def test_degrees_of_a_server(engine: ServingEngine, command: str, expected: Degrees) -> None:
+def test_degrees_of_a_server(engine: ServingEngine, command: str, expected: ServerDegrees) -> None:
     found = degrees(launch_flags(engine, command), engine, experts=True)
     assert found == expected
     assert found.devices * found.replicas == 8

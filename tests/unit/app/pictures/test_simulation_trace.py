@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.app.pictures.load_drawings import distribution_drawings, load_drawings, over_time_drawings
+from meshwright.app.pictures.drawings import distribution_drawings, load_drawings, over_time_drawings
 from meshwright.app.pictures.simulation_trace import simulation_trace, simulation_trace_text
 from meshwright.app.requests.plan_documents import answer_document
 from meshwright.app.service.load import load_course, own_load

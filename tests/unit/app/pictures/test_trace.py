@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.pictures.files import Picture, check_pictures
-from meshwright.app.pictures.trace import trace_text
+from meshwright.app.pictures.step_timeline import trace_text
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.pipeline_plan import placement_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from meshwright.app.evidence.training.rows import COLUMNS, MeasuredRun, Run, read_measured_runs
+from meshwright.app.evidence.training.rows import COLUMNS, Run, ValidationRun, read_measured_runs
 from meshwright.app.evidence.training.sources import sources_of
 
 LLAMA_8B = {
@@ -51,7 +51,7 @@ def write_table(path: Path, *changes: dict[str, str]) -> Path:
 MAPPING = Path(__file__).parents[4] / "benchmarks" / "measured.sources.yaml"
 
 
-def measured(folder: Path, **changes: str) -> MeasuredRun:
+def measured(folder: Path, **changes: str) -> ValidationRun:
     """One row, read with the mapping of the published tables."""
     table = write_table(folder / "one.csv", changes)
     return read_measured_runs(table, sources_of(table, MAPPING))[0]

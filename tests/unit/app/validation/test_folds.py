@@ -12,7 +12,7 @@ import pytest
 from meshwright.app.evidence.training.fitting import fit_constants, refit
 from meshwright.app.evidence.training.folds import assigned_folds, fold_tables, folded_report, folds_document, group_of
 from meshwright.app.evidence.training.prediction import Constant, Constants, predict_run, silicon_name
-from meshwright.app.evidence.training.rows import MeasuredRun, read_measured_runs
+from meshwright.app.evidence.training.rows import ValidationRun, read_measured_runs
 from meshwright.costmodels.hardware import device
 from tests.support.command_line import Cli
 from tests.unit.app.validation.tables import write_table
@@ -26,7 +26,7 @@ SIZES = ({"model": "a"}, {"model": "b", "n_layers": "24", "hidden": "3072", "hea
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[MeasuredRun, ...]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[ValidationRun, ...]:
     """Runs that took what the model says at known constants."""
     return read_measured_runs(measured_at(tmp_path_factory.mktemp("folds") / "m.csv", TRUE))
 
@@ -38,7 +38,7 @@ def measured_at(path: Path, constants: Constants, **last: str) -> Path:
     return write_table(path, *(cell | time for cell, time in zip(cells, times, strict=True)), *([last] if last else []))
 
 
-def test_known_constants_are_found_again(rows: tuple[MeasuredRun, ...]) -> None:
+def test_known_constants_are_found_again(rows: tuple[ValidationRun, ...]) -> None:
     found, _ = fit_constants(rows)
     assert found.rate(Constant.MATRIX, A100) == pytest.approx(0.8, abs=0.02)
     # The prior draws towards 1 what little of a step depends on.
@@ -47,13 +47,13 @@ def test_known_constants_are_found_again(rows: tuple[MeasuredRun, ...]) -> None:
     assert found.rate(Constant.LOW_PRECISION_MATRIX, A100) == 1.0
 
 
-def test_constants_of_one_model_hold_for_the_others(rows: tuple[MeasuredRun, ...]) -> None:
+def test_constants_of_one_model_hold_for_the_others(rows: tuple[ValidationRun, ...]) -> None:
     report = folded_report(rows, folds=3, file="m.csv")
     assert report.unfitted.mean_time_mape is not None and report.unfitted.mean_time_mape > 0.1
     assert report.held_out.mean_time_mape is not None and report.held_out.mean_time_mape < 0.02
 
 
-def test_a_fit_without_a_group_does_not_see_it(rows: tuple[MeasuredRun, ...]) -> None:
+def test_a_fit_without_a_group_does_not_see_it(rows: tuple[ValidationRun, ...]) -> None:
     chosen = np.array([group_of(row)[0] != "a" for row in rows])
     _, parts = fit_constants(rows)
     others = [row if taken else rows[0] for row, taken in zip(rows, chosen, strict=True)]
@@ -83,7 +83,7 @@ def test_boards_of_one_chip_share_constants_unless_their_power_differs() -> None
     assert silicon_name(device("h100-sxm-96gb-hbm2e")) != silicon_name(device("h100-sxm-80gb"))
 
 
-def test_the_report_shows_three_errors_and_the_constants(rows: tuple[MeasuredRun, ...]) -> None:
+def test_the_report_shows_three_errors_and_the_constants(rows: tuple[ValidationRun, ...]) -> None:
     report = folded_report(rows, folds=2, file="m.csv")
     document = folds_document(report)
     assert json.loads(json.dumps(document))["folds"] == 2

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
-from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Window, simulate
-from meshwright.costmodels.queueing.simulation.timeline import timeline
+from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Window, simulate, timeline
 from tests.unit.costmodels.queueing.tables import linear_times
 from tests.unit.costmodels.queueing.test_simulation import stream_of
 

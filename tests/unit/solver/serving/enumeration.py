@@ -16,7 +16,7 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
 from meshwright.solver.serving.engines.layouts import prefill_layouts, worker_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools.pools import Phase, PhaseKind, PlacedPools, PoolsSimulator, phase, placed
+from meshwright.solver.serving.forms.pools.pools import PhaseKind, PhaseWorkers, PlacedPools, PoolsSimulator, phase, placed
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
 from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
@@ -180,7 +180,7 @@ def _least_energy(request: ServingRequest, evaluator: Evaluator, engines: list[E
     return best if best < math.inf else None
 
 
-def _phases(request: ServingRequest, engines: list[Engine], *, load: float) -> tuple[Phase, Phase]:
+def _phases(request: ServingRequest, engines: list[Engine], *, load: float) -> tuple[PhaseWorkers, PhaseWorkers]:
     """Prefill workers, also those that share the tokens of prompts, and decode workers."""
     builder = EngineBuilder(request, sequence_tokens=longest_request(request))
     prefill = [builder.engine(layout) for layout in prefill_layouts(request)]
@@ -202,7 +202,7 @@ def longest_request(request: ServingRequest) -> int:
     return Evaluator(request.workload, promised_of(request), request.search.seed).longest_request
 
 
-def _choice(of: Phase, engine: Engine, workers: int) -> Measured | None:
+def _choice(of: PhaseWorkers, engine: Engine, workers: int) -> Measured | None:
     return of.choice(engine, workers) if of.usable(engine) else None
 
 
@@ -238,7 +238,9 @@ def _sustained(request: ServingRequest, evaluator: Evaluator, engines: list[Engi
     return False
 
 
-def _placed(prefill: Phase, p: Engine, p_workers: int, decode: Phase, d: Engine, d_workers: int) -> PlacedPools | None:
+def _placed(
+    prefill: PhaseWorkers, p: Engine, p_workers: int, decode: PhaseWorkers, d: Engine, d_workers: int
+) -> PlacedPools | None:
     """Two pools with the roomiest batch limits of each phase; None where they do not fit or a phase misses its targets."""
     ranks = placed(p.layout, p_workers, d.layout, d_workers)
     first, second = _choice(prefill, p, p_workers), _choice(decode, d, d_workers)

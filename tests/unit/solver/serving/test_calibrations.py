@@ -8,7 +8,7 @@ from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.serving.engines.calibrations import Phase, StepPoint, calibrations_used, kernel_shares
+from meshwright.solver.serving.engines.calibrations import StepPhase, StepPoint, calibrations_used, kernel_shares
 from meshwright.solver.serving.engines.layouts import layouts
 from tests.unit.solver.serving.requests import cluster, serving_request
 
@@ -19,12 +19,12 @@ def deepseek() -> ServingRequest:
     return replace(request, workload=replace(request.workload, weights=WeightFormat.FP8_BLOCK))
 
 
-def point(request: ServingRequest, phase: Phase, tokens: float, kv_tokens: float = 2000.0) -> StepPoint:
+def point(request: ServingRequest, phase: StepPhase, tokens: float, kv_tokens: float = 2000.0) -> StepPoint:
     return StepPoint(next(iter(layouts(request))), phase, tokens, kv_tokens)
 
 
-@pytest.mark.parametrize("phase", list(Phase))
-def test_shares_add_up(phase: Phase) -> None:
+@pytest.mark.parametrize("phase", list(StepPhase))
+def test_shares_add_up(phase: StepPhase) -> None:
     for request in (serving_request(), deepseek()):
         shares = kernel_shares(request, point(request, phase, 32.0))
         assert sum(used.share for used in shares) == pytest.approx(1.0)
@@ -33,7 +33,7 @@ def test_shares_add_up(phase: Phase) -> None:
 def test_longer_caches_give_attention_a_larger_share() -> None:
     request = serving_request()
     short, long = (
-        {used.kind: used.share for used in kernel_shares(request, point(request, Phase.DECODE, 64.0, kv))}
+        {used.kind: used.share for used in kernel_shares(request, point(request, StepPhase.DECODE, 64.0, kv))}
         for kv in (500.0, 8000.0)
     )
     assert long["decode_attention/bf16"] > 2 * short["decode_attention/bf16"]
@@ -41,7 +41,7 @@ def test_longer_caches_give_attention_a_larger_share() -> None:
 
 def test_experts_and_latents_are_named_with_their_own_errors() -> None:
     request = deepseek()
-    points = (point(request, Phase.DECODE, 32.0), point(request, Phase.PROMPT, 4000.0))
+    points = (point(request, StepPhase.DECODE, 32.0), point(request, StepPhase.PROMPT, 4000.0))
     used = {use.id: use for use in calibrations_used(request, points)}
     assert {"h200_sxm/experts/fp8_block", "h200_sxm/latent_decode/bf16", "h200_sxm/gemm/fp8"} <= set(used)
     experts = used["h200_sxm/experts/fp8_block"]

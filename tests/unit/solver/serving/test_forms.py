@@ -12,7 +12,7 @@ import pytest
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.serving.forms import table
 from meshwright.solver.serving.forms.table import FORMS
-from meshwright.solver.verify.serving.forms.table import RULES
+from meshwright.solver.verify.check import RULES
 
 ROOM = Path(table.__file__).parent
 

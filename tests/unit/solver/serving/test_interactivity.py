@@ -9,8 +9,7 @@ import pytest
 
 from meshwright.costmodels.queueing.analytic.percentiles import batch_rates, predict_closed
 from meshwright.costmodels.queueing.simulation.replica import SimulationResult, simulate_closed_loop
-from meshwright.solver.answer.frontier import Interactivity, InteractivityPoint
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import Interactivity, InteractivityPoint, Plan
 from meshwright.solver.control import Progress, ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest

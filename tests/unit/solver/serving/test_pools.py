@@ -19,7 +19,7 @@ from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import predict, simulate
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Objective, ServingMode
-from meshwright.solver.problem.launchers.server import CacheMoves
+from meshwright.solver.problem.launchers.servers import CacheMoves
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals

@@ -12,8 +12,7 @@ import pytest
 
 from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at
 from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.solver.answer.frontier import InteractivityPoint
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan import InteractivityPoint, Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, ServingMode
 from meshwright.solver.problem.request import ServingRequest

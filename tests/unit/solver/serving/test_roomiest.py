@@ -7,8 +7,7 @@ import pytest
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.serving.planning import _asked
 from meshwright.solver.serving.promise.candidates import Measured
-from meshwright.solver.serving.workers.cheapest import cheapest, of_equal_cost
-from meshwright.solver.serving.workers.roomiest import choose_roomiest, roominess
+from meshwright.solver.serving.workers.cheapest import cheapest, choose_roomiest, of_equal_cost, roominess
 from tests.unit.solver.serving.requests import serving_request
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")

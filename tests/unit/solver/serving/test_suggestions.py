@@ -10,7 +10,7 @@ import pytest
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Improvements

@@ -15,16 +15,16 @@ from meshwright.costmodels.serving.latency_law import LatencyLaw
 from meshwright.solver.api import serving_trials, solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.search import Search
-from meshwright.solver.serving.trials import Candidate, Kept, ServingPlan, best_next, ordered_trials, serving_candidates
+from meshwright.solver.serving.trials import Kept, ServingPlan, TrialPlan, best_next, ordered_trials, serving_candidates
 from tests.unit.solver.serving.requests import serving_request
 
 LAW = LatencyLaw(outside_s=0.0, scale=1.0, shared_sigma=0.12, own_sigma=0.09)
 FREE = Kept(LAW, 0.0, math.inf)
 
 
-def candidate(worth: float, share: float, *, first: float = 0.0, has_kept: bool | None = None) -> Candidate:
+def candidate(worth: float, share: float, *, first: float = 0.0, has_kept: bool | None = None) -> TrialPlan:
     """A plan whose median times take such shares of their targets."""
-    return Candidate(worth, Kept(LAW, first, 1.0 if first else math.inf), Kept(LAW, share, 1.0), has_kept)
+    return TrialPlan(worth, Kept(LAW, first, 1.0 if first else math.inf), Kept(LAW, share, 1.0), has_kept)
 
 
 @pytest.mark.parametrize("share", [0.7, 0.9, 1.0, 1.2])
@@ -32,7 +32,7 @@ def test_the_chance_of_one_target_is_that_of_the_law(share: float) -> None:
     assert fmean(candidate(1.0, share).chances()) == pytest.approx(1.0 - LAW.chance_above(share, 1.0), abs=0.01)
 
 
-def drawn_best(candidates: list[Candidate], tried: list[int], *, worlds: int) -> float:
+def drawn_best(candidates: list[TrialPlan], tried: list[int], *, worlds: int) -> float:
     """The expected worth of the best of those tried that keeps its targets, by drawing all errors."""
     random, total = np.random.default_rng(7), 0.0
     for first, later in random.standard_normal((worlds, 2)):

@@ -12,7 +12,7 @@ from meshwright.solver.sharding_problem.core import core_of
 from meshwright.solver.sharding_problem.elimination import eliminate
 from meshwright.solver.sharding_problem.problem import ShardingProblem
 from meshwright.solver.sharding_problem.second_opinion import Agreement, second_opinion
-from meshwright.solver.sharding_problem.solve import Status, solve
+from meshwright.solver.sharding_problem.solve import SolveStatus, solve
 from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
 from meshwright.solver.sharding_problem.working_graph import WorkingGraph
 from tests.unit.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
@@ -26,9 +26,9 @@ def test_equals_exhaustive_search(block: int) -> None:
         answer = solve(problem, stop=NoLimit())
         optimum = exhaustive_optimum(problem)
         if optimum is None:
-            assert answer.status is Status.INFEASIBLE and answer.solution is None, seed
+            assert answer.status is SolveStatus.INFEASIBLE and answer.solution is None, seed
             continue
-        assert (answer.status, answer.cost, answer.bound) == (Status.OPTIMAL, optimum, optimum), seed
+        assert (answer.status, answer.cost, answer.bound) == (SolveStatus.OPTIMAL, optimum, optimum), seed
         assert answer.solution is not None and problem.fits(answer.solution), seed
         assert problem.cost_of(answer.solution) == optimum, seed
 
@@ -84,10 +84,10 @@ def test_second_opinion_contradicts_wrong_answers() -> None:
         problem = random_problem(seed)
         answer = solve(problem, stop=NoLimit())
         if answer.bound is None:
-            wrong = replace(answer, bound=0, cost=1, status=Status.OPTIMAL)
+            wrong = replace(answer, bound=0, cost=1, status=SolveStatus.OPTIMAL)
         else:
             wrong = replace(answer, bound=answer.bound + 1)
-            nothing = replace(answer, solution=None, cost=None, bound=None, gap=None, status=Status.INFEASIBLE)
+            nothing = replace(answer, solution=None, cost=None, bound=None, gap=None, status=SolveStatus.INFEASIBLE)
             assert second_opinion(problem, nothing, solver="HiGHS", limit_s=None).verdict is Agreement.DISAGREES
         contradicted += second_opinion(problem, wrong, solver="HiGHS", limit_s=None).verdict is Agreement.DISAGREES
     assert contradicted == 20

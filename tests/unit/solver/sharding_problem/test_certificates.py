@@ -16,7 +16,7 @@ from meshwright.solver.sharding_problem.local_moves import descend, repair
 from meshwright.solver.sharding_problem.problem import ShardingProblem, problem_from_lists
 from meshwright.solver.sharding_problem.reductions import drop_impossible_strategies, restore_arc_consistency
 from meshwright.solver.sharding_problem.relaxation import Relaxation
-from meshwright.solver.sharding_problem.solve import Status, solve
+from meshwright.solver.sharding_problem.solve import SolveStatus, solve
 from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
 from meshwright.solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
 from tests.unit.solver.sharding_problem.random_problems import random_problem
@@ -88,7 +88,7 @@ def test_a_budget_that_is_gone_at_once_still_gives_an_answer_that_fits(monkeypat
 def test_search_reaches_the_optimum_of_a_long_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = chain_of_blocks(40)
     exact = solve(problem, stop=NoLimit())
-    assert exact.status is Status.OPTIMAL and exact.cost is not None
+    assert exact.status is SolveStatus.OPTIMAL and exact.cost is not None
     monkeypatch.setattr(solve_module, "_EXACT_ENTRIES", -1)
     costs: list[float] = []
 

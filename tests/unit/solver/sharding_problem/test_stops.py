@@ -12,10 +12,10 @@ from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.sharding_problem import solve as solve_module
 from meshwright.solver.sharding_problem.problem import ShardingProblem
-from meshwright.solver.sharding_problem.solve import Status, solve
+from meshwright.solver.sharding_problem.solve import SolveStatus, solve
 from meshwright.solver.strategies.device_mesh import device_mesh
-from meshwright.solver.strategies.model import shard_model
 from meshwright.solver.strategies.operator_graph import Ties
+from meshwright.solver.strategies.solve import shard_model
 from tests.support.requests_given import resolved, tiny_graph, training
 from tests.support.stopping import FIRST_LOOKS, TIE, LookLimit
 from tests.unit.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
@@ -29,15 +29,15 @@ def assert_answers(problem: ShardingProblem, looks: Iterable[int], *, optimum: f
     for at in looks:
         answer = solve(problem, stop=LookLimit(at))
         match answer.status:
-            case Status.UNKNOWN:
+            case SolveStatus.UNKNOWN:
                 continue
-            case Status.INFEASIBLE:
+            case SolveStatus.INFEASIBLE:
                 assert optimum is None
                 continue
         assert optimum is not None and answer.solution is not None and problem.fits(answer.solution)
         assert answer.cost is not None and answer.bound is not None
         assert answer.bound <= optimum <= answer.cost
-        assert answer.status is Status.FEASIBLE or answer.cost == optimum
+        assert answer.status is SolveStatus.FEASIBLE or answer.cost == optimum
 
 
 @pytest.mark.parametrize("windows", [pytest.param(False, id="exactly"), pytest.param(True, id="by_windows")])
@@ -67,7 +67,7 @@ def test_a_model_is_sharded_whatever_look_ends_the_search() -> None:
         assert best is not None and best.step_s is not None
         for at in sorted({*FIRST_LOOKS, *range(1, whole.looks.so_far + 1, 1 + whole.looks.so_far // 20)}):
             found = shard_model(request, mesh, ties=Ties.EQUAL_BLOCKS, stop=LookLimit(at))
-            assert found.status is not Status.INFEASIBLE
+            assert found.status is not SolveStatus.INFEASIBLE
             assert found.bound_s is None or found.bound_s <= best.step_s * (1.0 + TIE)
             if found.best is not None and found.best.step_s is not None:
                 assert best.step_s <= found.best.step_s * (1.0 + TIE)

@@ -12,10 +12,10 @@ from meshwright.costmodels.model.operators import AttentionMask, Operator, Opera
 from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.contraction import dim_context
 from meshwright.solver.strategies.device_mesh import DeviceMesh, device_mesh
-from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, Sent, communication
+from meshwright.solver.strategies.graph_costs import GraphCosts, OperatorChoice, Sent, communication
 from meshwright.solver.strategies.operator_graph import GraphEdge, GraphNode, OperatorGraph, Ties
 from meshwright.solver.strategies.pricing import TrainingStep
-from meshwright.solver.strategies.traffic import Phase
+from meshwright.solver.strategies.traffic import TransferPhase
 
 
 def mesh_of(*sizes: int, faster: float = 1.0, sustained: SustainedRates | None = None) -> DeviceMesh:
@@ -46,7 +46,7 @@ Forced = Mapping[str, tuple[str, ...]]
 """For each operator what every axis does, by the rule's name or "replicate"; "+weights" after it splits the storage."""
 
 
-def forced(costs: GraphCosts, wanted: Forced) -> list[Choice]:
+def forced(costs: GraphCosts, wanted: Forced) -> list[OperatorChoice]:
     """The choices of these names; every operator needs one."""
     choices = []
     for index, members in enumerate(costs.folding.members):
@@ -56,7 +56,7 @@ def forced(costs: GraphCosts, wanted: Forced) -> list[Choice]:
         stored = tuple(axis for axis, name in enumerate(given) if name.endswith("+weights"))
         assignment = [priced.placed.name(a) for a in priced.assignments].index(rules)
         storage = next(i for i, s in enumerate(priced.storages) if (s.assignment, s.axes) == (assignment, stored))
-        choices.append(Choice(assignment, storage))
+        choices.append(OperatorChoice(assignment, storage))
     return choices
 
 
@@ -66,7 +66,7 @@ def sent(graph: OperatorGraph, mesh: DeviceMesh, wanted: Forced, step: TrainingS
     return list(communication(costs, forced(costs, wanted)))
 
 
-def elements(parts: list[Sent], *phases: Phase) -> float:
+def elements(parts: list[Sent], *phases: TransferPhase) -> float:
     """Elements of 16 bits that a device sends in these phases."""
     return sum(part.bytes_sent for part in parts if part.phase in phases) / DType.BF16.size_bytes
 

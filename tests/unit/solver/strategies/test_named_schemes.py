@@ -15,7 +15,7 @@ from meshwright.costmodels.network.collectives import Collective
 from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.contraction import GATHERED_KEYS
 from meshwright.solver.strategies.pricing import TrainingStep
-from meshwright.solver.strategies.traffic import Phase, StateSplit
+from meshwright.solver.strategies.traffic import StateSplit, TransferPhase
 from tests.unit.solver.strategies.meshes import (
     LLAMA,
     Forced,
@@ -29,12 +29,12 @@ from tests.unit.solver.strategies.meshes import (
     sent,
 )
 
-ALL = (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
+ALL = (TransferPhase.FORWARD, TransferPhase.BACKWARD, TransferPhase.STEP)
 B, S, H = LLAMA[BATCH], LLAMA[SEQ], LLAMA["hidden"]
 A, K, D_H = LLAMA["heads"], LLAMA["kv_heads"], LLAMA["head_dim"]
 
 
-def attention_volume(n: int, wanted: Forced, *phases: Phase) -> float:
+def attention_volume(n: int, wanted: Forced, *phases: TransferPhase) -> float:
     """Elements that a device sends and receives in an attention layer on one axis of n ranks."""
     return 2 * elements(sent(graph_of(attention_layer(), LLAMA), mesh_of(n), wanted), *phases)
 
@@ -46,29 +46,29 @@ def on_one_axis(norm: str, qkv: str, attention: str, o: str, add: str) -> Forced
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_tensor_parallelism_moves_what_the_survey_says(n: int) -> None:
     wanted = on_one_axis("replicate", "heads", "heads", "heads", "replicate")
-    assert attention_volume(n, wanted, Phase.FORWARD) == pytest.approx(4 * (n - 1) / n * B * S * H)
+    assert attention_volume(n, wanted, TransferPhase.FORWARD) == pytest.approx(4 * (n - 1) / n * B * S * H)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_tensor_and_sequence_parallelism_moves_as_much(n: int) -> None:
     wanted = on_one_axis("seq", "heads", "heads", "heads", "seq")
-    assert attention_volume(n, wanted, Phase.FORWARD) == pytest.approx(4 * (n - 1) / n * B * S * H)
+    assert attention_volume(n, wanted, TransferPhase.FORWARD) == pytest.approx(4 * (n - 1) / n * B * S * H)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 @pytest.mark.parametrize("attention", ["seq", GATHERED_KEYS])
 def test_context_parallelism_moves_keys_and_values(n: int, attention: str) -> None:
     wanted = on_one_axis("seq", "seq", attention, "seq", "seq")
-    assert attention_volume(n, wanted, Phase.FORWARD) == pytest.approx(4 * (n - 1) / n * B * S * K * D_H)
+    assert attention_volume(n, wanted, TransferPhase.FORWARD) == pytest.approx(4 * (n - 1) / n * B * S * K * D_H)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_ulysses_exchanges_heads_for_tokens_four_times(n: int) -> None:
     wanted = on_one_axis("seq", "seq", "heads", "seq", "seq")
     parts = sent(graph_of(attention_layer(), LLAMA), mesh_of(n), wanted)
-    forward = [part for part in parts if part.phase is Phase.FORWARD]
+    forward = [part for part in parts if part.phase is TransferPhase.FORWARD]
     assert [part.collective for part in forward] == [Collective.ALL_TO_ALL] * 4
-    assert 2 * elements(forward, Phase.FORWARD) == pytest.approx(4 * (n - 1) / n**2 * B * S * D_H * (A + K))
+    assert 2 * elements(forward, TransferPhase.FORWARD) == pytest.approx(4 * (n - 1) / n**2 * B * S * D_H * (A + K))
 
 
 @pytest.mark.parametrize("n", [2, 8])
@@ -76,9 +76,9 @@ def test_data_parallelism_is_silent_until_gradients_are_added_up(n: int) -> None
     wanted = on_one_axis("batch", "batch", "batch", "batch", "batch")
     step = TrainingStep(gradient_dtype=DType.BF16, states=StateSplit.COPIED)
     parts = sent(graph_of(attention_layer(), LLAMA), mesh_of(n), wanted, step)
-    assert elements(parts, Phase.FORWARD, Phase.BACKWARD) == 0
+    assert elements(parts, TransferPhase.FORWARD, TransferPhase.BACKWARD) == 0
     parameters = H * (A + 2 * K) * D_H + A * D_H * H + H
-    assert elements(parts, Phase.STEP) == pytest.approx(2 * (n - 1) / n * parameters)
+    assert elements(parts, TransferPhase.STEP) == pytest.approx(2 * (n - 1) / n * parameters)
 
 
 @pytest.mark.parametrize("n", [2, 8])
@@ -102,16 +102,16 @@ def test_attention_in_two_dimensions_moves_by_heads_and_by_ring(heads: int, ring
     parts = sent(graph_of(attention_layer(), LLAMA), mesh_of(ring, heads), wanted)
     around = [part for part in parts if part.collective is Collective.SEND_RECV]
     assert {part.axes for part in around} == {("a",)}
-    assert elements(around, Phase.FORWARD) == pytest.approx((ring - 1) * 2 * B * (S / ring) * (K / heads) * D_H)
+    assert elements(around, TransferPhase.FORWARD) == pytest.approx((ring - 1) * 2 * B * (S / ring) * (K / heads) * D_H)
     exchanged = [part for part in parts if part.collective is Collective.ALL_TO_ALL]
     rank_tokens = B * S / (ring * heads)
-    assert elements(exchanged, Phase.FORWARD) == pytest.approx((heads - 1) / heads * rank_tokens * 2 * D_H * (A + K))
+    assert elements(exchanged, TransferPhase.FORWARD) == pytest.approx((heads - 1) / heads * rank_tokens * 2 * D_H * (A + K))
 
 
 def test_a_ring_over_two_axes_is_a_ring_in_rings() -> None:
     names = ("norm", "qkv", "attention", "o", "add")
     parts = sent(graph_of(attention_layer(), LLAMA), mesh_of(2, 4), dict.fromkeys(names, ("seq", "seq")))
-    forward = {part.axes: part.bytes_sent for part in parts if part.phase is Phase.FORWARD}
+    forward = {part.axes: part.bytes_sent for part in parts if part.phase is TransferPhase.FORWARD}
     chunk = 2 * B * (S / 8) * K * D_H * DType.BF16.size_bytes
     assert forward == {("a",): pytest.approx(1 * chunk), ("b",): pytest.approx(2 * 3 * chunk)}
 
@@ -145,10 +145,10 @@ def test_expert_parallelism_sends_rows_to_experts_and_back(n: int) -> None:
     }
     parts = sent(graph_of(routed_layer(), sizes), mesh_of(n), wanted)
     rows = B * S * 4 / n
-    for phase in (Phase.FORWARD, Phase.BACKWARD):
+    for phase in (TransferPhase.FORWARD, TransferPhase.BACKWARD):
         assert [part.collective for part in parts if part.phase is phase] == [Collective.ALL_TO_ALL] * 2
         assert elements(parts, phase) == pytest.approx(2 * (n - 1) / n * rows * H)
-    assert elements(parts, Phase.STEP) == 0
+    assert elements(parts, TransferPhase.STEP) == 0
 
 
 def products(width: str = "ffn") -> tuple[Operator, ...]:
@@ -172,9 +172,9 @@ def test_two_dimensional_tensor_parallelism_is_summa() -> None:
     weights = sum(k * n for k, n in itertools.pairwise(sizes))
     # The first product's input comes from outside the graph.
     inputs = sum(tokens * k for k in sizes[1:-1])
-    assert elements(parts, Phase.FORWARD) == pytest.approx((q - 1) / q**2 * (inputs + weights))
-    assert elements(parts, Phase.BACKWARD) == pytest.approx((q - 1) / q**2 * 2 * (inputs + weights))
-    assert elements(parts, Phase.STEP) == 0
+    assert elements(parts, TransferPhase.FORWARD) == pytest.approx((q - 1) / q**2 * (inputs + weights))
+    assert elements(parts, TransferPhase.BACKWARD) == pytest.approx((q - 1) / q**2 * 2 * (inputs + weights))
+    assert elements(parts, TransferPhase.STEP) == 0
 
 
 def test_tesseract_adds_a_depth_that_shares_activations() -> None:
@@ -187,8 +187,8 @@ def test_tesseract_adds_a_depth_that_shares_activations() -> None:
     tokens, sizes = 64 * 512, [1024, 3072, 1024, 4096, 1024]
     weights = sum(k * n for k, n in itertools.pairwise(sizes))
     inputs = sum(tokens * k for k in sizes[1:-1])
-    assert elements(parts, Phase.FORWARD) == pytest.approx((q - 1) / q**2 * (inputs / depth + weights))
-    assert elements(parts, Phase.STEP) == pytest.approx(2 * (depth - 1) / depth * weights / q**2)
+    assert elements(parts, TransferPhase.FORWARD) == pytest.approx((q - 1) / q**2 * (inputs / depth + weights))
+    assert elements(parts, TransferPhase.STEP) == pytest.approx(2 * (depth - 1) / depth * weights / q**2)
 
 
 def test_three_dimensional_tensor_parallelism_splits_all_three_dims() -> None:
@@ -203,12 +203,12 @@ def test_three_dimensional_tensor_parallelism_splits_all_three_dims() -> None:
     graph = graph_of((first, second), SQUARE)
     parts = sent(graph, mesh_of(p, p, p), wanted, step)
     tokens, k, n, out = 64 * 512, 1024, 3072, 1024
-    gathered = [part for part in parts if part.phase is Phase.FORWARD and part.purpose == "weights"]
-    assert elements(gathered, Phase.FORWARD) == pytest.approx((p - 1) / p**3 * (k * n + n * out))
-    between = [part for part in parts if part.phase is Phase.FORWARD and part.purpose == "resharding"]
+    gathered = [part for part in parts if part.phase is TransferPhase.FORWARD and part.purpose == "weights"]
+    assert elements(gathered, TransferPhase.FORWARD) == pytest.approx((p - 1) / p**3 * (k * n + n * out))
+    between = [part for part in parts if part.phase is TransferPhase.FORWARD and part.purpose == "resharding"]
     # The reduce-scatter of (tokens, n) leaves it on all three axes, and the next product gathers it on the third.
     assert {part.collective for part in between} <= {Collective.REDUCE_SCATTER, Collective.ALL_GATHER, Collective.ALL_REDUCE}
-    assert elements(between, Phase.FORWARD) == pytest.approx(2 * (p - 1) / p**3 * tokens * n)
+    assert elements(between, TransferPhase.FORWARD) == pytest.approx(2 * (p - 1) / p**3 * tokens * n)
 
 
 def test_columns_then_rows_need_one_all_reduce() -> None:
@@ -223,7 +223,7 @@ def test_columns_then_rows_need_one_all_reduce() -> None:
     wanted: Forced = {"before": ("replicate",), "columns": ("ffn",), "rows": ("ffn",), "after": ("replicate",)}
     parts = sent(graph_of(operators, LLAMA), mesh_of(8), wanted)
     shapes = [(part.phase, part.collective) for part in parts]
-    assert shapes == [(Phase.BACKWARD, Collective.ALL_REDUCE), (Phase.FORWARD, Collective.ALL_REDUCE)]
+    assert shapes == [(TransferPhase.BACKWARD, Collective.ALL_REDUCE), (TransferPhase.FORWARD, Collective.ALL_REDUCE)]
 
 
 @pytest.mark.parametrize("n", [2, 8])
@@ -239,8 +239,8 @@ def test_a_convolution_over_split_tokens_sends_its_margin(n: int) -> None:
     )
     sizes = LLAMA | {"inner": 2048, "taps": 4}
     parts = sent(graph_of((conv,), sizes), mesh_of(n), {"conv": ("seq",)})
-    assert elements(parts, Phase.FORWARD) == B * (4 - 1) * 2048
-    assert elements(parts, Phase.BACKWARD) == B * (4 - 1) * 2048
+    assert elements(parts, TransferPhase.FORWARD) == B * (4 - 1) * 2048
+    assert elements(parts, TransferPhase.BACKWARD) == B * (4 - 1) * 2048
 
 
 def test_a_scan_over_split_tokens_passes_its_state_on() -> None:
@@ -249,11 +249,11 @@ def test_a_scan_over_split_tokens_passes_its_state_on() -> None:
     scan = Operator("scan", OperatorKind.SCAN, inputs=(x, b, c, step), outputs=(Tensor("y", x.dims),), saved=("x",))
     sizes = LLAMA | {"inner": 2048, "state": 16}
     parts = sent(graph_of((scan,), sizes), mesh_of(4), {"scan": ("seq",)})
-    forward = [part for part in parts if part.phase is Phase.FORWARD]
+    forward = [part for part in parts if part.phase is TransferPhase.FORWARD]
     assert sum(part.bytes_sent for part in forward) == B * 2048 * 16 * DType.FP32.size_bytes
     # Each of the other ranks waits for all before it.
     costs_of_one = sent(graph_of((scan,), sizes), mesh_of(2), {"scan": ("seq",)})
-    one_hop = sum(part.seconds for part in costs_of_one if part.phase is Phase.FORWARD)
+    one_hop = sum(part.seconds for part in costs_of_one if part.phase is TransferPhase.FORWARD)
     assert sum(part.seconds for part in forward) == pytest.approx(3 * one_hop, rel=0.05)
 
 
@@ -264,4 +264,4 @@ def test_a_vocabulary_that_is_split_adds_up_three_numbers_a_token() -> None:
     )
     parts = sent(graph_of((loss,), LLAMA | {"vocab": 128256}), mesh_of(8), {"loss": ("vocab",)})
     assert sum(part.bytes_sent for part in parts) == pytest.approx(2 * 7 / 8 * 3 * B * S * DType.FP32.size_bytes)
-    assert {part.phase for part in parts} == {Phase.FORWARD}
+    assert {part.phase for part in parts} == {TransferPhase.FORWARD}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from meshwright.costmodels.network.collectives import Collective
-from meshwright.solver.strategies.device_mesh import DeviceMesh, Layout, TensorShape, layouts
+from meshwright.solver.strategies.device_mesh import DeviceMesh, TensorLayout, TensorShape, layouts
 from meshwright.solver.strategies.resharding import Resharding, Transfer, TransferTimes
 from tests.unit.solver.strategies.meshes import mesh_of
 
@@ -26,7 +26,7 @@ def ranks(mesh: DeviceMesh) -> Iterator[tuple[int, ...]]:
     return itertools.product(*(range(size) for size in mesh.sizes))
 
 
-def block_of(tensor: Block, layout: Layout, mesh: DeviceMesh, rank: tuple[int, ...]) -> Block:
+def block_of(tensor: Block, layout: TensorLayout, mesh: DeviceMesh, rank: tuple[int, ...]) -> Block:
     """A rank's block of a tensor: contiguous in each dim, the first axis that splits it varying slowest."""
     for position, axes in enumerate(layout.splits):
         for axis in axes:
@@ -34,7 +34,7 @@ def block_of(tensor: Block, layout: Layout, mesh: DeviceMesh, rank: tuple[int, .
     return tensor
 
 
-def placed(tensor: Block, layout: Layout, mesh: DeviceMesh, rng: np.random.Generator) -> Blocks:
+def placed(tensor: Block, layout: TensorLayout, mesh: DeviceMesh, rng: np.random.Generator) -> Blocks:
     """Blocks of all ranks; over partial axes random summands that add up to the tensor."""
     blocks: Blocks = {}
     for rank in ranks(mesh):
@@ -57,7 +57,7 @@ def group(mesh: DeviceMesh, rank: tuple[int, ...], axis: int) -> list[tuple[int,
     return [(*rank[:axis], i, *rank[axis + 1 :]) for i in range(mesh.sizes[axis])]
 
 
-def stepped(before: Layout, after: Layout, transfer: Transfer | None, blocks: Blocks, mesh: DeviceMesh) -> Blocks:
+def stepped(before: TensorLayout, after: TensorLayout, transfer: Transfer | None, blocks: Blocks, mesh: DeviceMesh) -> Blocks:
     """Blocks after one step."""
     if transfer is not None and transfer.collective is Collective.SEND_RECV:
         a, b = transfer.axes
@@ -92,7 +92,9 @@ def stepped(before: Layout, after: Layout, transfer: Transfer | None, blocks: Bl
     return result
 
 
-def _holder(rank: tuple[int, ...], before: Layout, after: Layout, position: int, mesh: DeviceMesh) -> tuple[int, ...]:
+def _holder(
+    rank: tuple[int, ...], before: TensorLayout, after: TensorLayout, position: int, mesh: DeviceMesh
+) -> tuple[int, ...]:
     """The rank that holds, before, the block that this one has after, when axes on one dim change places."""
     index = 0
     for axis in after.splits[position]:
@@ -103,21 +105,21 @@ def _holder(rank: tuple[int, ...], before: Layout, after: Layout, position: int,
     return tuple(found)
 
 
-def _place(layout: Layout, axis: int) -> int | str:
+def _place(layout: TensorLayout, axis: int) -> int | str:
     for position, axes in enumerate(layout.splits):
         if axis in axes:
             return position
     return "partial" if axis in layout.partial else "whole"
 
 
-def summed(blocks: Blocks, layout: Layout, mesh: DeviceMesh, rank: tuple[int, ...]) -> Block:
+def summed(blocks: Blocks, layout: TensorLayout, mesh: DeviceMesh, rank: tuple[int, ...]) -> Block:
     """The sum of a rank's block over its partial axes."""
     over = itertools.product(*(range(mesh.sizes[a]) if a in layout.partial else (rank[a],) for a in range(len(mesh.sizes))))
     parts = [blocks[other] for other in over]
     return sum(parts[1:], parts[0])
 
 
-def elements_sent(before: Blocks, layout: Layout, transfer: Transfer, mesh: DeviceMesh) -> float:
+def elements_sent(before: Blocks, layout: TensorLayout, transfer: Transfer, mesh: DeviceMesh) -> float:
     """Elements a rank sends in a ring: n - 1 steps of a share, twice for an all-reduce; its whole block in a permute."""
     n = mesh.sizes[transfer.axes[0]]
     held = next(iter(before.values())).size
@@ -162,7 +164,7 @@ def test_no_way_is_dearer_than_through_the_whole_tensor() -> None:
     mesh = mesh_of(4, 2)
     shape = TensorShape((16, 32, 64), 2.0)
     table = Resharding(TransferTimes(mesh)).between(shape, (0, 1, 2))
-    whole = Layout(((), (), ()))
+    whole = TensorLayout(((), (), ()))
     through = table.table(list(table.index), [whole]) + table.table([whole], list(table.index))
     assert (table.seconds <= through + 1e-15).all()
     assert np.isfinite(table.seconds).all()
@@ -171,7 +173,7 @@ def test_no_way_is_dearer_than_through_the_whole_tensor() -> None:
 def test_slicing_moves_nothing_and_gathering_does() -> None:
     mesh = mesh_of(4, 2)
     table = Resharding(TransferTimes(mesh)).between(TensorShape((16, 32), 2.0), (0, 1))
-    whole, split = Layout(((), ())), Layout(((0,), (1,)))
+    whole, split = TensorLayout(((), ())), TensorLayout(((0,), (1,)))
     assert table.path(whole, split) == ()
     assert [transfer.collective for transfer in table.path(split, whole)] == [Collective.ALL_GATHER] * 2
 
@@ -179,5 +181,5 @@ def test_slicing_moves_nothing_and_gathering_does() -> None:
 def test_split_rows_of_equal_axes_are_exchanged_by_a_permute() -> None:
     mesh = mesh_of(4, 4)
     table = Resharding(TransferTimes(mesh)).between(TensorShape((64, 64), 2.0), (0,))
-    path = table.path(Layout(((0,), ())), Layout(((1,), ())))
+    path = table.path(TensorLayout(((0,), ())), TensorLayout(((1,), ())))
     assert [transfer.collective for transfer in path] == [Collective.SEND_RECV]

@@ -14,10 +14,10 @@ from meshwright.app.models import catalog
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, Tensor, Weight
-from meshwright.solver.sharding_problem.solve import Status
+from meshwright.solver.sharding_problem.solve import SolveStatus
 from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
 from meshwright.solver.strategies.device_mesh import DeviceMesh
-from meshwright.solver.strategies.graph_costs import Choice, GraphCosts, best_storages
+from meshwright.solver.strategies.graph_costs import GraphCosts, OperatorChoice, best_storages
 from meshwright.solver.strategies.operator_graph import OperatorGraph, Ties, fold, one_block, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph, step_ns
@@ -64,11 +64,11 @@ def answer(costs: GraphCosts, memory_bytes: float | None = None) -> GraphShardin
 
 def fastest_by_hand(costs: GraphCosts, memory_bytes: float | None) -> int | None:
     """The least time of all choices that fit; with no limit the storages are those that are fastest."""
-    options: list[list[Choice]] = []
+    options: list[list[OperatorChoice]] = []
     for index in range(len(costs.folding.members)):
         storages = costs.of_class(index).storages
         used = range(len(storages)) if memory_bytes is not None else list(best_storages(costs, index))
-        options.append([Choice(storages[i].assignment, i) for i in used])
+        options.append([OperatorChoice(storages[i].assignment, i) for i in used])
     return min(
         (
             step_ns(costs, choices)
@@ -84,7 +84,7 @@ def fastest_by_hand(costs: GraphCosts, memory_bytes: float | None) -> int | None
 def test_equals_exhaustive_search(seed: int) -> None:
     costs = GraphCosts(random_graph(seed, 3), mesh_of(2, 2), TrainingStep(), Ties.NONE)
     found = answer(costs)
-    assert found.status is Status.OPTIMAL
+    assert found.status is SolveStatus.OPTIMAL
     assert found.step_s is not None
     assert round(found.step_s * 1e9) == fastest_by_hand(costs, None)
 
@@ -100,9 +100,9 @@ def test_equals_exhaustive_search_within_memory(seed: int) -> None:
         by_hand = fastest_by_hand(costs, memory_bytes)
         found = answer(costs, memory_bytes)
         if by_hand is None:
-            assert found.status is Status.INFEASIBLE
+            assert found.status is SolveStatus.INFEASIBLE
         else:
-            assert found.status is Status.OPTIMAL
+            assert found.status is SolveStatus.OPTIMAL
             assert found.step_s is not None and found.peak_bytes is not None and found.peak_bytes <= memory_bytes
             assert round(found.step_s * 1e9) == by_hand
 
@@ -205,7 +205,7 @@ def test_folding_equals_the_unfolded_graph_under_its_ties() -> None:
     loose = GraphCosts(graph, mesh, TrainingStep(), Ties.NONE)
     options = [list(best_storages(folded, i)) for i in range(len(folded.folding.members))]
     by_hand = min(
-        step_ns(loose, [Choice(picked[c], options[c][picked[c]]) for c in folded.folding.class_of])
+        step_ns(loose, [OperatorChoice(picked[c], options[c][picked[c]]) for c in folded.folding.class_of])
         for picked in itertools.product(*(range(len(storages)) for storages in options))
     )
     found = answer(folded)
@@ -219,14 +219,14 @@ def test_a_layer_is_priced_once_however_often_it_repeats() -> None:
     costs = GraphCosts(graph, mesh_of(8, 8), TrainingStep())
     assert len(costs.folding.members) < 3 * 11
     found = shard_graph(costs, memory_bytes=None, stop=NoLimit())
-    assert found.status is Status.OPTIMAL
+    assert found.status is SolveStatus.OPTIMAL
 
 
 def test_what_does_not_fit_is_proven_not_to() -> None:
     model = catalog.model("llama-3.1-8b")
     costs = GraphCosts(one_block(model, "layer", batch=8, seq_len=4096), mesh_of(2, 2), TrainingStep())
     found = answer(costs, 1e6)
-    assert found.status is Status.INFEASIBLE
+    assert found.status is SolveStatus.INFEASIBLE
     assert found.choices is None and found.gap is None
 
 
@@ -240,4 +240,4 @@ def test_an_encoder_decoder_is_sharded_with_what_its_decoder_reads() -> None:
     streams = [names[edge.source] for edge in graph.edges if names[edge.target] == "5/attn_norm"]
     assert streams == ["4/embed"]
     found = answer(GraphCosts(graph, mesh_of(2, 4), TrainingStep()))
-    assert found.status is Status.OPTIMAL
+    assert found.status is SolveStatus.OPTIMAL

@@ -10,7 +10,7 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.solver.blocks.tp_strategies import Strategy, strategies
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import Block
-from meshwright.solver.strategies.traffic import Phase
+from meshwright.solver.strategies.traffic import TransferPhase
 from tests.unit.solver.strategies.meshes import LLAMA, activation, graph_of, matmul, mesh_of, sent
 
 D, FFN, A, K, D_H, B, S = 512, 1024, 8, 4, 64, 4, 256
@@ -100,7 +100,7 @@ def mamba_bytes(split: str, *, n: int = 4, **sizes: int) -> float:
     by_tokens = dict.fromkeys(("scan", "out", "add"), ("seq",))
     wanted = by_tokens if split == "seq" else {"scan": ("replicate",), "out": ("inner",), "add": ("replicate",)}
     parts = sent(graph_of((scan, out, residual), whole), mesh_of(n), wanted)
-    return sum(part.bytes_sent for part in parts if part.phase is Phase.FORWARD)
+    return sum(part.bytes_sent for part in parts if part.phase is TransferPhase.FORWARD)
 
 
 def test_orders_of_table_8() -> None:

@@ -15,7 +15,7 @@ from meshwright.solver.training.search.aims import LeastEnergy, LeastStepTime
 from meshwright.solver.training.search.best_first import expand
 from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, least_shortfall_bytes
 from meshwright.solver.training.search.partition import smallest_shortfall
-from meshwright.solver.training.space.candidates import Family, families
+from meshwright.solver.training.space.candidates import CandidateFamily, families
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace
@@ -74,7 +74,7 @@ def test_no_choice_of_modes_is_empty() -> None:
     plain = Pipelining(Schedule.ONE_F_ONE_B)
     together = Pipelining(Schedule.DUALPIPE)
     moved = StatePlace(0, offload=Offload(gradients=0.5))
-    family = Family(
+    family = CandidateFamily(
         Mesh(dp=1, tp=1, pp=4, cp=1, ep=1), 1, 8, REPLICATED, (moved,), ((Recompute.NONE, Recompute.FULL),), (plain, together)
     )
     choices = list(family.by_recompute())

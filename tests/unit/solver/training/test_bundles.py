@@ -17,7 +17,7 @@ from meshwright.solver.training.search.aims import Pending
 from meshwright.solver.training.search.best_first import Bundling, expand, member_of
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.search.partition import MemoryShortfall, partition_stages
-from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, Family, families
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, CandidateFamily, families
 from tests.unit.solver.training.full_space import full_request
 from tests.unit.solver.training.layered import layered_request
 
@@ -27,7 +27,7 @@ MOST_MEMBERS = 200
 ROUNDING = 1 + 1e-9
 
 
-def wide_families(request: TrainingRequest, costs: TrainingCosts) -> list[Family]:
+def wide_families(request: TrainingRequest, costs: TrainingCosts) -> list[CandidateFamily]:
     """Some families of a request in the free space that are bounded in bundles: small ones, from all over the space."""
     if request.search.space is not Space.FREE or not request.model.is_chain:
         return []
@@ -38,7 +38,7 @@ def wide_families(request: TrainingRequest, costs: TrainingCosts) -> list[Family
     return list(itertools.islice(few, N_FAMILIES))
 
 
-def n_members(family: Family, costs: TrainingCosts) -> int:
+def n_members(family: CandidateFamily, costs: TrainingCosts) -> int:
     """The number of a family's members: its candidates under each sharding."""
     first = next(family.candidates())
     return family.n_candidates * sum(1 for _ in costs.shardings(first, costs.stage_kinds(first)))
@@ -53,7 +53,7 @@ def step_s(member: Member) -> float:
     return cost.step_time_s if cost.fits else math.inf
 
 
-def listed(family: Family, costs: TrainingCosts) -> dict[tuple[Candidate, Sharding], float]:
+def listed(family: CandidateFamily, costs: TrainingCosts) -> dict[tuple[Candidate, Sharding], float]:
     """The step time of each member of a family that fits, found by listing them."""
     found = {}
     for choice in family.by_recompute():

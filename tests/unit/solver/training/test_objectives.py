@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from meshwright.costmodels.cluster.cluster import Cluster
-from meshwright.solver.answer.frontier import FrontierPoint
+from meshwright.solver.answer.plan import FrontierPoint
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.choices import FrontierScope, Objective, Space
 from meshwright.solver.problem.request import Slo, TrainingRequest

@@ -25,8 +25,7 @@ from meshwright.solver.answer.document import plan_of
 from meshwright.solver.answer.layouts import EngineLoad, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.plan_record import PlanRecord
-from meshwright.solver.answer.predicted import Certificate, Predicted, SearchStats, Status, TimeBreakdown
-from meshwright.solver.answer.reason import Reason
+from meshwright.solver.answer.predicted import Certificate, Predicted, Reason, SearchStats, Status, TimeBreakdown
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph

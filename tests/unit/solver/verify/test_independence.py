@@ -11,9 +11,7 @@ import meshwright.solver.problem.launchers
 import meshwright.solver.verify
 
 FACTS = {
-    "meshwright.solver.problem.launchers.server",
     "meshwright.solver.problem.launchers.servers",
-    "meshwright.solver.problem.launchers.trainer",
     "meshwright.solver.problem.launchers.trainers",
 }
 """Facts of other people's programs, which stand once; launchers' own parsers judge them."""
@@ -42,7 +40,6 @@ ALLOWED = {
     "meshwright.solver.answer.pipeline_plan",
     "meshwright.solver.answer.plan",
     "meshwright.solver.answer.predicted",
-    "meshwright.solver.answer.frontier",
     "meshwright.solver.problem.request",
     "meshwright.solver.problem.serving_load",
 }

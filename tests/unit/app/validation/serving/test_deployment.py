@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.evidence.serving.degrees import Workers
+from meshwright.app.evidence.serving.degrees import EqualWorkers
 from meshwright.app.evidence.serving.deployment import Drafts, deployment
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay
@@ -20,7 +20,7 @@ from tests.unit.app.validation.serving.tables import point
 def test_a_row_that_says_all(tmp_path: Path) -> None:
     found = deployment(point(tmp_path, engine="trtllm(pytorch)", tp="2", n_gpus="8").run)
     assert found.engine is EngineName.TENSORRT_LLM
-    assert found.decode == Workers(count=4, tp=2, pp=1, ep=1, attention_dp=1)
+    assert found.decode == EqualWorkers(count=4, tp=2, pp=1, ep=1, attention_dp=1)
     assert (found.model, found.node, found.clients, found.prefill) == ("llama-3.1-8b", "dgx-h100", 8, None)
 
 
@@ -41,13 +41,13 @@ def test_what_a_source_leaves_unsaid(tmp_path: Path, engine: str, note: str, kv_
 def test_workers_of_each_phase(tmp_path: Path) -> None:
     degrees = {"tp": "P1x8/D9x4", "dp_attn": "P1/D2", "ep": "P8/D0"}
     found = deployment(point(tmp_path, mode="disagg", **degrees).run)
-    assert found.prefill == Workers(count=1, tp=8, pp=1, ep=8, attention_dp=1)
-    assert found.decode == Workers(count=9, tp=4, pp=1, ep=1, attention_dp=2)
+    assert found.prefill == EqualWorkers(count=1, tp=8, pp=1, ep=8, attention_dp=1)
+    assert found.decode == EqualWorkers(count=9, tp=4, pp=1, ep=1, attention_dp=2)
 
 
 def test_degrees_that_one_server_can_not_have_are_products(tmp_path: Path) -> None:
     found = deployment(point(tmp_path, tp="64", ep="8", n_gpus="64", note="db-dump/2026-04-27").run)
-    assert found.decode == Workers(count=1, tp=8, pp=1, ep=8, attention_dp=1)
+    assert found.decode == EqualWorkers(count=1, tp=8, pp=1, ep=8, attention_dp=1)
 
 
 @pytest.mark.parametrize(
@@ -129,17 +129,17 @@ def test_workers_of_each_phase_in_columns(tmp_path: Path) -> None:
     prefill = {"prefill_workers": "2", "prefill_tp": "4", "prefill_ep": "4", "prefill_dp_attn": "1"}
     decode = {"decode_workers": "1", "decode_tp": "8", "decode_ep": "1", "decode_dp_attn": "0"}
     found = deployment(point(tmp_path, mode="disagg", tp="Px4/Dx8", **prefill, **decode).run)
-    assert found.prefill == Workers(count=2, tp=1, pp=1, ep=4, attention_dp=4)
-    assert found.decode == Workers(count=1, tp=8, pp=1, ep=1, attention_dp=1)
+    assert found.prefill == EqualWorkers(count=2, tp=1, pp=1, ep=4, attention_dp=4)
+    assert found.decode == EqualWorkers(count=1, tp=8, pp=1, ep=1, attention_dp=1)
 
 
 def test_a_row_without_degrees_is_one_worker(tmp_path: Path) -> None:
-    assert deployment(point(tmp_path, tp="", n_gpus="8").run).decode == Workers(count=1, tp=8, pp=1, ep=1, attention_dp=1)
+    assert deployment(point(tmp_path, tp="", n_gpus="8").run).decode == EqualWorkers(count=1, tp=8, pp=1, ep=1, attention_dp=1)
 
 
 def test_three_degrees_of_the_same_devices(tmp_path: Path) -> None:
     row = {"tp": "4", "dp_attn": "4", "ep": "16", "n_gpus": "16", "note": "db-dump/2026-04-27"}
-    assert deployment(point(tmp_path, **row).run).decode == Workers(count=1, tp=4, pp=1, ep=4, attention_dp=1)
+    assert deployment(point(tmp_path, **row).run).decode == EqualWorkers(count=1, tp=4, pp=1, ep=4, attention_dp=1)
 
 
 def test_an_empty_precision_is_the_checkpoints(tmp_path: Path) -> None:

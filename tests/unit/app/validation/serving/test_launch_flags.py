@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.evidence.serving.degrees import Workers, flags_of
+from meshwright.app.evidence.serving.degrees import EqualWorkers, flags_of
 from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay, simulated_engine
@@ -75,14 +75,14 @@ def test_commands_that_no_engine_takes(command: str, reason: str) -> None:
 
 
 def test_degrees_of_a_command_are_those_of_the_row(tmp_path: Path) -> None:
-    def workers(**changes: str) -> Workers:
+    def workers(**changes: str) -> EqualWorkers:
         return deployment(point(tmp_path, **changes).run).decode
 
     mixture = {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": "b200", "n_gpus": "8"}
-    assert workers(n_gpus="8", launch="vllm serve x -tp 2 -dp 4") == Workers(4, 2, 1, 1, 1)
-    assert workers(**mixture, launch="vllm serve x -tp 2 -dp 4 --enable-expert-parallel") == Workers(1, 2, 1, 8, 4)
-    assert workers(**mixture, launch="vllm serve x -tp 4 --enable-expert-parallel") == Workers(2, 4, 1, 4, 1)
-    assert workers(**mixture, engine="sglang", launch=SGLANG) == Workers(1, 1, 1, 8, 8)
+    assert workers(n_gpus="8", launch="vllm serve x -tp 2 -dp 4") == EqualWorkers(4, 2, 1, 1, 1)
+    assert workers(**mixture, launch="vllm serve x -tp 2 -dp 4 --enable-expert-parallel") == EqualWorkers(1, 2, 1, 8, 4)
+    assert workers(**mixture, launch="vllm serve x -tp 4 --enable-expert-parallel") == EqualWorkers(2, 4, 1, 4, 1)
+    assert workers(**mixture, engine="sglang", launch=SGLANG) == EqualWorkers(1, 1, 1, 8, 8)
     with pytest.raises(NotPredictedError, match="8 attention groups over 4 devices"):
         workers(**mixture, engine="sglang", launch="sglang --tp 4 --dp 8 --enable-dp-attention")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.app.evidence.serving.degrees import NO_LIMITS, PoolLimits, Workers, published_limits
+from meshwright.app.evidence.serving.degrees import NO_LIMITS, EqualWorkers, PoolLimits, published_limits
 from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.figures import Figures
 from meshwright.app.evidence.serving.recipes import BenchmarkLoad, BenchmarkSource, EngineName
@@ -26,7 +26,7 @@ LOAD = BenchmarkLoad(
     output_tokens=1024,
     clients=4,
 )
-PREFILL, DECODE = Workers(1, 1, 1, 8, 8), Workers(3, 8, 1, 1, 1)
+PREFILL, DECODE = EqualWorkers(1, 1, 1, 8, 8), EqualWorkers(3, 8, 1, 1, 1)
 POOLS = {"mode": "disagg", "tp": "P1x1/D1x1", "n_gpus": "2", "concurrency": "4"}
 
 
