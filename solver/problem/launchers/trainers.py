@@ -8,7 +8,7 @@ Search and checker read the same facts; what follows from them, each works out b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from types import MappingProxyType
@@ -19,8 +19,13 @@ from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimize
 from meshwright.costmodels.model.implementation import Implementation, LossKernels, TensorOverlap, VectorKernels
 from meshwright.costmodels.pipeline import PipelineRuntime, Schedule, names_in
 from meshwright.solver.problem.choices import Gradients, Launcher
-from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.launchers import nanotron_stages
+
+
+class OwnBorders(Enum):
+    """The rules by which launchers cut a model into stages by themselves."""
+
+    NANOTRON = auto()
+    """By what its blocks cost: `solver.problem.launchers.nanotron_stages`."""
 
 
 class HostState(Enum):
@@ -115,8 +120,7 @@ class Trainer:
     fp16                     whether it trains in fp16, which asks for scaled losses
     fp32                     whether it trains in fp32
     max_zero                 highest ZeRO stage it has
-    own_borders              [model, pp] first layers of the stages that it cuts by itself, and the end; None where it finds
-                             none. None: plans choose their borders
+    own_borders              the rule by which it cuts stages by itself; None: plans choose their borders
     equal_nodes              whether nodes must have equally many devices
     on_one_node              devices up to which they must be on one node, beside that
     is_within_others         whether other launchers of the table run all that it runs, with the same kernels: a search of the
@@ -156,7 +160,7 @@ class Trainer:
     fp16: bool = True
     fp32: bool = True
     max_zero: int = MAX_ZERO_STAGE
-    own_borders: Callable[[ModelGraph, int], tuple[int, ...] | None] | None = None
+    own_borders: OwnBorders | None = None
     equal_nodes: bool = False
     on_one_node: int = 1
     is_within_others: bool = False
@@ -336,7 +340,7 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             fp32=False,
             # ZeroDistributedOptimizer, whatever zero_stage above 0 is.
             max_zero=1,
-            own_borders=nanotron_stages.borders,
+            own_borders=OwnBorders.NANOTRON,
             # Up to 8 ranks are taken for those of one node, more for LOCAL_WORLD_SIZE a node (parallel/context.py).
             equal_nodes=True,
             on_one_node=8,

@@ -14,7 +14,9 @@ from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.launchers import nanotron_stages
 from meshwright.solver.problem.launchers.table import TRAINERS
+from meshwright.solver.problem.launchers.trainers import OwnBorders
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.meshes import Mesh, meshes, numbers_of_experts
@@ -282,8 +284,11 @@ def _running(schedules: frozenset[Schedule], search: Search, pp: int, n_microbat
 
 def _as_cut(choices: Iterable[Pipelining], launcher: Launcher, model: ModelGraph, pp: int) -> Iterator[Pipelining]:
     """The schedules with the borders that the launcher chooses by itself; none where it finds no stages."""
-    rule = TRAINERS[launcher].own_borders
-    borders = () if rule is None else rule(model, pp)
+    match TRAINERS[launcher].own_borders:
+        case None:
+            borders: tuple[int, ...] | None = ()
+        case OwnBorders.NANOTRON:
+            borders = nanotron_stages.borders(model, pp)
     if borders is not None:
         yield from (replace(choice, borders=borders) for choice in choices)
 

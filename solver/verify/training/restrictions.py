@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from meshwright.costmodels.model.dims import EXPERTS, FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_RANK
+from meshwright.costmodels.model.dims import EXPERTS, FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_RANK, VOCAB
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
@@ -259,11 +259,27 @@ def _border_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Train
     pp = plan.axes.pp
     if limits.own_borders is None or pp == 1:
         return
-    borders = limits.own_borders(request.model, pp)
+    dims = request.model.dims
+    layer = (4 * dims[HEADS] * dims[HEAD_DIM] + 3 * dims[FFN]) * dims[HIDDEN] if {HEADS, HEAD_DIM, FFN} <= set(dims) else 0
+    cut = (
+        first_layers(len(request.model.layers) - 2, layer=layer, head=dims.get(VOCAB, 0) * dims[HIDDEN], pp=pp)
+        if layer
+        else None
+    )
     firsts = tuple(min(span.first for span in stage.blocks) for stage in plan.stages)
-    own = "no stages" if borders is None else f"stages that begin with the layers {', '.join(map(str, borders[:-1]))}"
+    own = "no stages" if cut is None else f"stages that begin with the layers {', '.join(map(str, cut))}"
     given = f"stages that begin with the layers {', '.join(map(str, firsts))}; it cuts this model by itself, into {own}"
-    yield borders is None or firsts != borders[:-1], "stages", given
+    yield firsts != cut, "stages", given
+
+
+def first_layers(layers: int, *, layer: int, head: int, pp: int) -> tuple[int, ...] | None:
+    """Return the first layer of each stage that nanotron cuts, the embedding counted: a stage ends with the layer that takes it
+    beyond its share of all that ``layers`` layers and the head cost. None where layers do not reach for ``pp`` stages."""
+    firsts, passed = [0], 0
+    for stage in range(1, pp):
+        passed = max((layers * layer + head) * stage // (layer * pp) + 1, passed + 1)
+        firsts.append(1 + passed)
+    return tuple(firsts) if passed <= layers else None
 
 
 def _model_refusals(request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:

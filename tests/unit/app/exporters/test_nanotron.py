@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import yaml
 
@@ -21,6 +23,7 @@ from meshwright.solver.problem.launchers.nanotron_stages import borders, layers_
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
+from meshwright.solver.verify.training.restrictions import first_layers
 from tests.unit.app.exporters.plans import cluster, training
 from tests.unit.app.exporters.real.nanotron_keys import unknown
 
@@ -76,6 +79,18 @@ def test_stages_are_those_that_nanotron_cuts() -> None:
     assert borders(model("llama-3.1-8b"), 2) == (0, 19, 34)
     # The head of a small model is more than its share: the last of eight stages would begin behind it.
     assert layers_of_stages(layers=16, hidden=2048, heads_width=2048, ffn=8192, vocab=128256, pp=8) is None
+
+
+def test_search_and_checker_find_the_same_stages() -> None:
+    """Each by its own way: block by block, and by shares."""
+    found = 0
+    for layers, hidden, vocab, pp in product((1, 2, 3, 5, 8, 16, 33, 80), (64, 2048), (8, 4096, 128256), (2, 3, 4, 7, 8, 16)):
+        sizes = {"layers": layers, "hidden": hidden, "heads_width": hidden, "ffn": 3 * hidden, "vocab": vocab}
+        counts = layers_of_stages(**sizes, pp=pp)
+        cut = first_layers(layers, layer=13 * hidden * hidden, head=vocab * hidden, pp=pp)
+        assert cut == (None if counts is None else (0, *(1 + sum(counts[:stage]) for stage in range(1, pp))))
+        found += cut is not None
+    assert 50 < found < 200
     with pytest.raises(ExportError, match="cuts this model by itself, into stages that begin with the layers 0, 19"):
         export(*training(dp=4, pp=2, layers=[16, 16]), "nanotron")
 
