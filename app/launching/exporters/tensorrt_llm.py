@@ -23,7 +23,6 @@ from meshwright.app.launching.exporters.served import (
     uneven_layers,
 )
 from meshwright.app.launching.flags.tensorrt_llm import TENSORRT_LLM
-from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -46,7 +45,7 @@ _DRAFTS = {
     DraftMethod.EAGLE3: "Eagle3",
     DraftMethod.DRAFT_MODEL: "Draft_Target",
 }
-"""Names of decoding_type; its PyTorch back end has no heads of the first EAGLE."""
+"""Names of decoding_type, for all methods that it drafts by."""
 _NGRAM = 2
 """Default of max_matching_ngram_size."""
 
@@ -133,9 +132,6 @@ def _speculation(workload: ServingWorkload) -> dict[str, Any]:
         return {}
     draft, tokens = speculation.draft, speculation.draft_tokens
     require_checkpoint(draft, launcher="TensorRT-LLM")
-    if draft.method not in _DRAFTS:
-        allowed = ", ".join(method.value for method in _DRAFTS)
-        raise ExportError("TensorRT-LLM has no drafts of this method", given=draft.method.value, allowed=allowed)
     settings: dict[str, Any] = {"decoding_type": _DRAFTS[draft.method]}
     match draft.method:
         case DraftMethod.MTP:

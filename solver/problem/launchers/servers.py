@@ -11,6 +11,7 @@ from enum import Enum, auto
 from types import MappingProxyType
 
 from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.costmodels.serving.speculation import DraftMethod
 from meshwright.solver.problem.choices import Launcher
 
 
@@ -30,12 +31,14 @@ class EngineFacts:
     splits_caches             whether a cache may be split along the sequence
     groups_of_several_ranks   whether attention groups may have several ranks each, where there are several groups
     prompt_sharing            whether ranks may share the tokens of a prompt
+    drafts                    methods by which it drafts tokens
     """
 
     spreads_over_some: bool
     splits_caches: bool
     groups_of_several_ranks: bool = True
     prompt_sharing: PromptSharing = PromptSharing.NONE
+    drafts: frozenset[DraftMethod] = frozenset(DraftMethod)
 
 
 class ServingForm(Enum):
@@ -94,8 +97,13 @@ ENGINES: Mapping[ServingEngine, EngineFacts] = MappingProxyType(
         ),
         # Attention data parallelism is over all ranks or none (enable_attention_dp); moe_tensor_parallel_size and
         # moe_expert_parallel_size are any two that multiply to the ranks; Helix for latent attention (cp_config, HELIX).
-        # Its cp_config is of decoding (HELIX) or approximate (STAR).
-        ServingEngine.TENSORRT_LLM: EngineFacts(spreads_over_some=True, splits_caches=True, groups_of_several_ranks=False),
+        # Its cp_config is of decoding (HELIX) or approximate (STAR). Its PyTorch back end has no heads of the first EAGLE.
+        ServingEngine.TENSORRT_LLM: EngineFacts(
+            spreads_over_some=True,
+            splits_caches=True,
+            groups_of_several_ranks=False,
+            drafts=frozenset(DraftMethod) - {DraftMethod.EAGLE},
+        ),
     }
 )
 

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from meshwright.costmodels.errors import ModelError, WorkloadError
 from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.costmodels.serving.speculation import DraftMethod
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason, RunnerUp, SearchStats
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
+from meshwright.solver.problem.launchers.table import ENGINES
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.forms.form import Asked, Earlier, Form, FormSearch, Misfit, floor_of
 from meshwright.solver.serving.promise.certificates import objective_of, predicted_certificate, searched_certificate
@@ -159,6 +161,13 @@ def refuse(request: ServingRequest) -> None:
             "throughput against interactivity is not drawn with speculative decoding",
             given=search.frontier.value,
             allowed=f"search.frontier {FrontierScope.VISITED.value}; or no workload.speculation",
+        )
+    method, drafts = request.workload.speculation.draft.method, ENGINES[search.engine].drafts
+    if method not in drafts:
+        raise WorkloadError(
+            f"{search.engine.value} has no drafts of this method",
+            given=method.value,
+            allowed=", ".join(each.value for each in DraftMethod if each in drafts),
         )
     if search.pp and 1 not in search.pp:
         raise WorkloadError(

@@ -22,6 +22,7 @@ from meshwright.solver.training.report.frontier import Costed
 from meshwright.solver.training.search.aims import Aim, LeastEnergy, LeastStepTime, aim_of
 from meshwright.solver.training.search.best_first import decision_tables, search
 from meshwright.solver.training.search.search_result import SearchResult, Solved
+from meshwright.solver.training.space.adapters import suits_nodes
 from meshwright.solver.training.space.candidates import summary
 from meshwright.solver.training.space.meshes import Mesh
 
@@ -92,6 +93,8 @@ def search_sizes(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, pr
     best_value, proven = math.inf, True
     tried: list[TriedSize] = []
     for part in cluster_parts(request.cluster):
+        if not suits_nodes(part, request.search):
+            continue
         sized = replace(request, cluster=part)
         costs = TrainingCosts(sized)
         limit = best_value if request.objective is Objective.ENERGY else min(slo_limit_s, _step_limit_s(sized, best_value))
@@ -238,6 +241,7 @@ def swept_plans(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, pro
     return tuple(
         found
         for part in swept_parts(request.cluster)
+        if suits_nodes(part, request.search)
         for found in _of_part(replace(request, cluster=part), slo_limit_s, stop, progress)
     )
 

@@ -12,6 +12,7 @@ from meshwright.solver.problem.choices import BatchShares, Gradients, Space, Sta
 from meshwright.solver.problem.launchers.decoders import unlike
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 
 
 def refuse_models(request: TrainingRequest) -> None:
@@ -32,7 +33,7 @@ def refuse_models(request: TrainingRequest) -> None:
         raise WorkloadError(f"{search.launcher.value} has no fp16 training", given="fp16", allowed="bf16, fp32")
     if request.workload.precision is DType.FP32 and not rules.fp32:
         raise WorkloadError(f"{search.launcher.value} has no fp32 training", given="fp32", allowed="bf16")
-    if rules.equal_nodes and not _suits_equal_nodes(request.cluster, rules.on_one_node):
+    if not suits_nodes(request.cluster, search):
         few = f"up to {rules.on_one_node} devices for those of one node, and " if rules.on_one_node > 1 else ""
         raise WorkloadError(
             f"{search.launcher.value} takes {few}nodes for equal",
@@ -41,10 +42,14 @@ def refuse_models(request: TrainingRequest) -> None:
         )
 
 
-def _suits_equal_nodes(cluster: Cluster, on_one_node: int) -> bool:
-    """Return True for hosts of equally many devices, and for one host where there are up to ``on_one_node`` devices."""
+def suits_nodes(cluster: Cluster, search: Search) -> bool:
+    """Return True for nodes that suit the search's launcher: where that counts ranks alone, hosts of equally many devices, and
+    one host where there are as few as it takes for those of one."""
+    rules = TRAINERS.get(search.launcher)
+    if search.space is not Space.LAUNCHABLE or rules is None or not rules.equal_nodes:
+        return True
     nodes = [group.node for group in cluster.groups]
-    if cluster.n_devices <= on_one_node:
+    if cluster.n_devices <= rules.on_one_node:
         return cluster.n_devices == nodes[0].host_devices
     return len({node.host_devices for node in nodes}) == 1 and all(
         node.devices_per_node % node.host_devices == 0 for node in nodes

@@ -12,6 +12,7 @@ from meshwright.solver.answer.plan import InteractivityPoint, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.problem.choices import FrontierScope, ServingMode
+from meshwright.solver.problem.launchers.servers import ENGINES
 from meshwright.solver.problem.request import Length, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 from meshwright.solver.verify.rules import devices_by_group
@@ -201,6 +202,10 @@ def speculation_violations(workers: Workers, request: ServingRequest) -> Iterato
         yield Violation(Rule.AXES, "plan.axes.pp", f"{axes.pp}; tokens are drafted without pipeline stages only")
     if axes.cp != 1:
         yield Violation(Rule.AXES, "plan.axes.cp", f"{axes.cp}; tokens are drafted without ranks that share prompts only")
+    method = speculation.draft.method
+    if method not in ENGINES[request.search.engine].drafts:
+        given = f"{request.search.engine.value}, which has no drafts of the method {method.value}"
+        yield Violation(Rule.LAUNCHER, "request.search.engine", given)
     needed = workers.max_num_seqs * (1 + speculation.draft_tokens)
     if needed > workers.max_num_batched_tokens:
         given = f"{workers.max_num_batched_tokens}; {workers.max_num_seqs} sequences verify {needed} tokens in a step"

@@ -257,4 +257,6 @@ def _in_use(plan: Plan, group: NodeGroup) -> NodeGroup:
     if left == whole:
         return group
     network = replace(group.node.inter, bytes_per_s=group.node.inter.bytes_per_s * left / whole)
-    return replace(group, node=replace(group.node, devices_per_node=left, inter=network))
+    host = group.node.devices_per_host
+    hosts = None if host is None else min(host, left)
+    return replace(group, node=replace(group.node, devices_per_node=left, devices_per_host=hosts, inter=network))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 
 from meshwright.costmodels.model.dims import EXPERTS, FFN, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, KV_RANK, VOCAB
@@ -162,7 +163,7 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         ),
         (zero > limits.max_zero, "zero_stage", f"ZeRO {zero}; at most {limits.max_zero}"),
         (
-            limits.equal_nodes and _nodes_differ(request, limits.on_one_node),
+            limits.equal_nodes and _nodes_differ(plan.devices, request, limits.on_one_node),
             "devices",
             "nodes that are not equal"
             + (f", or up to {limits.on_one_node} devices on several" if limits.on_one_node > 1 else ""),
@@ -245,13 +246,15 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             yield Violation(Rule.LAUNCHER, f"plan.{where}", f"{launcher.value}: {message}")
 
 
-def _nodes_differ(request: TrainingRequest, on_one_node: int) -> bool:
-    """Return True where a launcher that counts ranks alone would be wrong about the nodes that they lie on."""
-    hosts = {
-        (group.node.host_devices, group.node.devices_per_node % group.node.host_devices) for group in request.cluster.groups
-    }
-    total = request.cluster.n_devices
-    return (total, 0) not in hosts if total <= on_one_node else len(hosts) > 1 or any(rest for _, rest in hosts)
+def _nodes_differ(devices: int, request: TrainingRequest, on_one_node: int) -> bool:
+    """Return True where a launcher that counts ranks alone would be wrong about the nodes on which the plan's devices lie."""
+    used: list[int] = []
+    for group in request.cluster.groups:
+        whole, rest = divmod(group.node.devices_per_node, group.node.host_devices)
+        used += ([group.node.host_devices] * whole + [rest] * bool(rest)) * group.nodes
+    firsts = itertools.accumulate(used, initial=0)
+    held = {min(count, devices - first) for first, count in zip(firsts, used, strict=False) if first < devices}
+    return held != {devices} if devices <= on_one_node else len(held) > 1
 
 
 def _border_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:

@@ -24,6 +24,7 @@ from meshwright.solver.training.report.equals import RANKING_NOISE
 from meshwright.solver.training.report.plan_report import MAX_RUNNERS_UP, feasible_plan
 from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.search.search_result import RELATIVE_TIE
+from meshwright.solver.training.space.adapters import suits_nodes
 
 MAX_ORDERS = 24
 """Orders that a search goes through, at most: those of four different groups."""
@@ -92,8 +93,8 @@ def _loser(plan: Plan) -> list[RunnerUp]:
 
 
 def other_arrangements(request: TrainingRequest) -> list[Arrangement]:
-    """Arrangements that the request allows and that differ from the cluster's own, and from one another, in their nodes; those
-    with fewest idle devices first.
+    """Arrangements that the request allows, on nodes that suit its launcher, and that differ from the cluster's own, and from
+    one another, in their nodes; those with fewest idle devices first.
 
     Raises WorkloadError for more than `MAX_ORDERS` orders or `MAX_ARRANGEMENTS` in all, and for idle groups that can't be.
     """
@@ -109,6 +110,8 @@ def other_arrangements(request: TrainingRequest) -> list[Arrangement]:
     found: list[tuple[int, Arrangement]] = []
     for idle in _idle_choices(cluster, search.idle_groups):
         part = without_idle(cluster, idle)
+        if not suits_nodes(part, search):
+            continue
         own = tuple(group.name for group in part.groups)
         orders = itertools.permutations(part.groups) if search.group_order is GroupOrder.ANY else iter([part.groups])
         for groups in orders:

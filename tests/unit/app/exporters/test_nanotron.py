@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,16 +14,19 @@ from meshwright.app.models.catalog import model
 from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.reading import read_command
 from meshwright.app.service.explaining.stated import StatedTraining
+from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Launcher, Recompute
+from meshwright.solver.problem.choices import Launcher, Objective, Recompute
 from meshwright.solver.problem.launchers.nanotron_stages import borders, layers_of_stages
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.planner import plan_training
+from meshwright.solver.training.report.device_counts import cluster_parts
 from meshwright.solver.verify.training.restrictions import first_layers
 from tests.unit.app.exporters.plans import cluster, training
 from tests.unit.app.exporters.real.nanotron_keys import unknown
@@ -123,3 +127,36 @@ def test_searches_of_what_it_has_not_are_refused() -> None:
         planned("llama-3.2-1b", precision=DType.FP32)
     with pytest.raises(WorkloadError, match="up to 8 devices for those of one node"):
         planned("llama-3.2-1b", nodes=2, devices=4)
+
+
+def test_devices_are_idle_where_the_nodes_that_are_left_suit_it() -> None:
+    """Equal nodes, and one where there are up to eight devices."""
+    of_six = cluster(1, 6).groups[0]
+    two = Cluster((replace(of_six, name="a"), replace(of_six, name="b")))
+    asked = Search(launcher=Launcher.NANOTRON, idle_groups=("a", "b"))
+    request = TrainingRequest(
+        model("llama-3.2-1b"), two, TrainingWorkload("training", global_batch=60, seq_len=512), search=asked
+    )
+    left = [(6 - each.idle.get("a", 0), 6 - each.idle.get("b", 0)) for each in other_arrangements(request)]
+    assert left == [(5, 5), *((devices, 0) for devices in range(6, 0, -1))]
+    elsewhere = replace(request, search=replace(asked, launcher=Launcher.DEEPSPEED))
+    assert len(other_arrangements(elsewhere)) == 41
+
+
+def test_no_part_of_a_cluster_is_planned_that_it_takes_for_one_node() -> None:
+    """Two of four nodes of four devices, which another launcher is given."""
+    request = replace(planned("llama-3.2-1b", nodes=4, devices=4)[1], objective=Objective.DEVICES)
+    assert isinstance(request, TrainingRequest)
+    other = replace(request, search=replace(request.search, launcher=Launcher.DEEPSPEED))
+    on_eight = next(part for part in cluster_parts(request.cluster) if part.n_devices == 8)
+    plan = plan_training(
+        replace(other, cluster=on_eight, objective=Objective.STEP_TIME), progress=ignore_progress, stop=never_stop
+    )
+    step_s = plan.certificate.objective
+    assert step_s is not None
+    slo = Slo(max_step_time_s=1.01 * step_s)
+    elsewhere = plan_training(replace(other, slo=slo), progress=ignore_progress, stop=never_stop)
+    assert elsewhere.devices == 8
+    with pytest.raises(ExportError, match="up to 8 devices on several"):
+        export(elsewhere, replace(request, slo=slo), "nanotron")
+    assert plan_training(replace(request, slo=slo), progress=ignore_progress, stop=never_stop).devices > 8

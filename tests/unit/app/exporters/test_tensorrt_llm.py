@@ -9,10 +9,13 @@ import yaml
 
 from meshwright.app.launching.exporters import Export, export
 from meshwright.app.launching.flags.serving import degrees, launch_flags
-from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
+from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.planning import plan_serving
 from tests.unit.app.exporters import plans
 from tests.unit.app.exporters.plans import flags
 from tests.unit.app.exporters.real_tools import ask
@@ -91,9 +94,14 @@ def test_lengths_are_left_to_the_models_own_limit() -> None:
     assert "--max_seq_len" not in flags(exported())
 
 
-def test_heads_of_the_first_eagle_are_refused() -> None:
-    with pytest.raises(ExportError, match="mtp, ngram, eagle3, draft_model"):
-        exported(speculation=draft(DraftMethod.EAGLE))
+def test_heads_of_the_first_eagle_are_neither_planned_nor_started() -> None:
+    speculation = draft(DraftMethod.EAGLE)
+    with pytest.raises(ExportError, match="no drafts of the method eagle"):
+        exported(speculation=speculation)
+    _, request = plans.serving("llama-3.1-8b", engine=ENGINE, layers=[32], speculation=speculation)
+    assert isinstance(request, ServingRequest)
+    with pytest.raises(WorkloadError, match="ngram, mtp, eagle3, draft_model"):
+        plan_serving(request, stop=never_stop, progress=ignore_progress)
 
 
 def test_a_plan_of_another_engine_is_refused() -> None:
