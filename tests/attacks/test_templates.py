@@ -18,6 +18,7 @@ from markupsafe import Markup
 from meshwright.app.base.quoting import HIDDEN, xml_line
 from meshwright.app.base.templates import Code, Hyperlink, Templates, Words
 from meshwright.app.pictures.page import PagePart, PageTable, PlanView
+from meshwright.app.requests.options import Option, Task
 
 APP = Path(__file__).resolve().parents[2] / "app"
 FOLDERS = (APP / "web" / "templates", APP / "pictures" / "templates")
@@ -80,7 +81,7 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
             "chosen": x,
             "clusters": drawn,
             **given,
-            **{key: [(x, x, x)] for key in ("serving", "training", "both")},
+            "options": {x * n: Option(x, x, label=x, example=x, task=task) for n, task in enumerate((None, *Task), start=1)},
         },
         "calibration.html": calibration | {"is_of_runs": False},
         "calibration.html of runs": calibration | {"is_of_runs": True},
