@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshwright.app.base.figures import gib, memory_kinds, percent, seconds, significant
 from meshwright.app.pictures.charts import Axis, AxisStart, ChartSeries, Limit, Point, bar_rows, line_chart
@@ -16,7 +16,9 @@ from meshwright.solver.answer.layouts import ByGroup, OfWorkers, Stagewise, Unif
 from meshwright.solver.answer.plan import AnsweredRequest, Interactivity, Plan
 from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.answer.stage import Stage, StageMemory
-from meshwright.solver.switching import Switch
+
+if TYPE_CHECKING:
+    from meshwright.solver.switching import Switch
 
 MOST_ROWS = 32
 """Stages that a drawing shows; more are too thin to read."""
