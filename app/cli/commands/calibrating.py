@@ -32,6 +32,7 @@ from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.files import read_document
 from meshwright.app.store.calibrations import CalibrationStore, KeptCalibration
 from meshwright.app.store.fleet import FleetNow, StoredRegistry
+from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
 from meshwright.costmodels.fitting.board import board_of
@@ -192,9 +193,14 @@ def _answer(fitted: FittedCalibration, kept: KeptCalibration | None) -> dict[str
         target = target_of(score)
         judged = None if target is None else {**asdict(target), "holds": target.holds(score)}
         scores.append({**asdict(score), "target": judged})
+    return _document(fitted.calibration, kept, scores)
+
+
+def _document(calibration: Calibration, kept: KeptCalibration | None, scores: list[Any]) -> dict[str, Any]:
+    """A calibration that was made, and what became of it in the store."""
     return {
-        "name": fitted.calibration.name,
-        "key": fitted.calibration.document["key"],
+        "name": calibration.name,
+        "key": calibration.document["key"],
         "version": None if kept is None else kept.row.version,
         "new": kept is not None and kept.is_new,
         "stale": 0 if kept is None else kept.stale,
@@ -312,14 +318,7 @@ def _print(found: FabricCalibration, kept: KeptCalibration | None) -> None:
 
 
 def _fabric_answer(found: FabricCalibration, kept: KeptCalibration | None) -> dict[str, Any]:
-    return {
-        "name": found.calibration.name,
-        "key": found.calibration.document["key"],
-        "version": None if kept is None else kept.row.version,
-        "new": kept is not None and kept.is_new,
-        "stale": 0 if kept is None else kept.stale,
-        "scores": list(found.calibration.document["scores"]),
-    }
+    return _document(found.calibration, kept, list(found.calibration.document["scores"]))
 
 
 def _engine(settings: Settings) -> Engine:

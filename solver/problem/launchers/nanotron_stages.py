@@ -22,9 +22,7 @@ def layers_of_stages(*, layers: int, hidden: int, heads_width: int, ffn: int, vo
         passed += layer
         if passed * pp > whole * (stage + 1):
             stage += 1
-    # The final norm counts nothing, but a layer of several shares passes one more with it.
-    is_behind = stage < pp and passed * pp > whole * (stage + 1)
-    return None if is_behind or stage != pp - 1 or 0 in counts[:-1] else tuple(counts)
+    return tuple(counts) if stage == pp - 1 else None
 
 
 def borders(model: ModelGraph, pp: int) -> tuple[int, ...] | None:

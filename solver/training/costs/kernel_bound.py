@@ -75,9 +75,9 @@ def _device_seconds(request: TrainingRequest, block: str, stop: Stop) -> dict[st
             for name, device in devices.items():
                 setting = replace(like, device=device)
                 each_s = [least_compute_s(request.model, request.model.block(block), part, times) for part in setting.parts]
-                if None not in each_s:
-                    ranks = setting.tp * setting.cp / setting.microbatch
-                    least[name] = min(least[name], ranks * sum(part_s or 0.0 for part_s in each_s))
+                known_s = [part_s for part_s in each_s if part_s is not None]
+                if len(known_s) == len(each_s):
+                    least[name] = min(least[name], setting.tp * setting.cp / setting.microbatch * sum(known_s))
     return least
 
 
