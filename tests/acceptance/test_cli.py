@@ -440,6 +440,7 @@ def test_serve_answers_and_stops_on_sigterm(tmp_path: Path) -> None:
     assert b"Traceback" not in rest
 
 
+@pytest.mark.slow
 def test_the_shell_completes_names_of_launchers() -> None:
     """The program answers what the script of --show-completion asks it: the words that may stand next."""
     asked = {

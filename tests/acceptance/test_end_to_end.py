@@ -101,6 +101,7 @@ def test_plans_whose_figures_are_off_are_exported(cli: Cli, example: dict[str, A
     assert cli.out == expected
 
 
+@pytest.mark.slow
 def test_rest_and_command_line_draw_the_same_chart_where_asked(settings: Settings, cli: Cli) -> None:
     few = SERVING_REQUEST | {"search": {"tp": [1, 2], "pp": [1]}}
     swept = few | {"search": few["search"] | {"frontier": "swept"}}

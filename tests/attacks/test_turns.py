@@ -139,7 +139,7 @@ def test_restarts_in_order_are_no_losses(engine: Engine) -> None:
     assert run(engine, submitted.id) == (JobStatus.SUCCEEDED.value, None)
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [("tests.attacks.long_worker", "1", "60"), ("tests.attacks.slow_worker",)], ids=["solving", "starting"]
 )

@@ -38,7 +38,7 @@ def ended_at(look: int, request: PlanRequest, on_progress: OnProgress) -> Plan:
     return ended_by(LookLimit(look), request, on_progress)
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_a_job_s_search_answers_whatever_look_ends_it(kind: str) -> None:
     request = resolved(REQUESTS[kind])
@@ -52,7 +52,7 @@ def test_a_job_s_search_answers_whatever_look_ends_it(kind: str) -> None:
         assert gain_over(known, plan) >= -TIE or not known.feasible
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_a_child_answers_whatever_look_ends_its_search(kind: str) -> None:
     request = resolved(REQUESTS[kind])

@@ -68,6 +68,7 @@ def test_the_story_of_a_deployment(cli: Cli, settings: Settings, monkeypatch: py
     assert cli("predict", request, "--plan", plan, "--json") == 0
 
 
+@pytest.mark.slow
 def test_a_target_that_runs_say_is_missed_is_no_longer_met(
     cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

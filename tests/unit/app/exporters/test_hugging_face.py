@@ -247,6 +247,7 @@ def test_a_strangers_name_stays_a_text() -> None:
                 assert yaml.safe_load(found.files[file])[key] == f"./{name}"
 
 
+@pytest.mark.slow
 def test_random_plans_of_the_search_are_exported_and_broken_ones_are_not() -> None:
     """A few of `benchmarks.launchable_plans`, which has the launchers' own parsers read 300."""
     draw = random.Random(1)

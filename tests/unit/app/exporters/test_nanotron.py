@@ -143,6 +143,7 @@ def test_devices_are_idle_where_the_nodes_that_are_left_suit_it() -> None:
     assert len(other_arrangements(elsewhere)) == 41
 
 
+@pytest.mark.slow
 def test_no_part_of_a_cluster_is_planned_that_it_takes_for_one_node() -> None:
     """Two of four nodes of four devices, which another launcher is given."""
     request = replace(planned("llama-3.2-1b", nodes=4, devices=4)[1], objective=Objective.DEVICES)

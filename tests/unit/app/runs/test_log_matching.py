@@ -264,7 +264,7 @@ HOSTILE: dict[LogWriter, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.slow_beyond(3)
+@pytest.mark.slow_beyond(1)
 @pytest.mark.parametrize("writer", HOSTILE)
 def test_long_lines_are_searched_in_one_pass(writer: LogWriter) -> None:
     """Of a pattern that begins again at each of its first words these lines would take minutes; they take some 0.1 s each."""

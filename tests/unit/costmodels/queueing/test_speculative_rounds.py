@@ -29,6 +29,7 @@ def drafted(stream: RequestStream, by: Speculation) -> RequestStream:
     return replace(stream, rounds=drawn_rounds(stream.output_tokens - 1, by, seed=7))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(
     draft_tokens=st.integers(1, 4),

@@ -149,6 +149,7 @@ def test_the_goodput_is_what_enumeration_finds() -> None:
     assert not sustained(step + 1)
 
 
+@pytest.mark.slow
 def test_switching_wins_only_where_it_is_better() -> None:
     request = asked(objective=Objective.THROUGHPUT, prompt=4000, output=200)
     alone, apart, both = (

@@ -51,6 +51,7 @@ def test_no_layer_of_any_shape_takes_less(name: str) -> None:
     assert floor_s > (0.6 if len(costs.block_names) == 3 else 0.1) * least_s
 
 
+@pytest.mark.slow
 def test_devices_that_differ_have_their_own_rates() -> None:
     """Two kinds of devices together are as fast as their rates say, and stages that differ have shapes of their own."""
     h100, a100 = (kernel_bound_s(asked("llama-3.1-8b", node), stop=never_stop) for node in ("dgx-h100", "dgx-a100"))

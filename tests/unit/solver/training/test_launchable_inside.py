@@ -37,6 +37,7 @@ def found_of(request: TrainingRequest, begin: Solved | None = None, *, never: bo
     return search(request, TrainingCosts(request), stop=stop, progress=ignore_progress, begin=begin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_finished_search_does_not_depend_on_the_plan_that_it_began_with(seed: int) -> None:
     request = random_request(seed)

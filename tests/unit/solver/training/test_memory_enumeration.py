@@ -48,6 +48,7 @@ def test_equals_enumeration(chunk: int) -> None:
             assert predict_training(request, plan).predicted == plan.predicted
 
 
+@pytest.mark.slow
 def test_the_smaller_state_is_chosen_where_it_is_worth_it_and_muon_is_not_free() -> None:
     """Llama-3.1-8B on one node of 40 GB: AdamW's states crowd out activations, moments in bf16 do not."""
     own = planned(llama("adamw"))

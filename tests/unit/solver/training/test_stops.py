@@ -96,6 +96,7 @@ def test_more_looks_never_end_in_a_worse_plan(kind: str) -> None:
     assert found[-1] < math.inf
 
 
+@pytest.mark.slow
 def test_a_listener_may_ask_for_the_plan_at_the_look_that_ends_the_search() -> None:
     """Assert that every look of one search will do: what describes a plan looks at no rule."""
     request = random_request(LAUNCHABLE)

@@ -53,7 +53,7 @@ def long_request(schedule: Schedule, mode: Recompute = Recompute.NONE, *, batch:
     )
 
 
-@pytest.mark.slow_beyond(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3, 9, 13, 17, 19, 20])
 def test_equals_enumeration(seed: int) -> None:
     """benchmarks/enumerable.py runs many more."""

@@ -80,6 +80,7 @@ def test_a_source_that_is_left_out_does_not_change_its_own_law() -> None:
         assert laws[0].activations == pytest.approx(1.3, abs=0.1)
 
 
+@pytest.mark.slow
 def test_other_sources_of_its_profile_tell_more_of_a_source_s_law() -> None:
     heavy = MemoryLaw(1.1, 2.0, 1.6, 0.02, 0.0, "made up")
     known = [*runs("a"), *runs("b"), *runs("own", profile="paddlenlp", law=heavy)]
