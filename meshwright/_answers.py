@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from meshwright.app.evidence.tables import TableReport
-    from meshwright.app.launching.exporters.export import Export
+    from meshwright.app.launching.parts.export import Export
     from meshwright.app.service.explaining.explanation import Explanation as Explained
     from meshwright.solver.serving.workers.simulation import ServingSimulation
 

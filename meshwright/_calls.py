@@ -114,10 +114,10 @@ def explain(
 
     Raises InvalidInputError for a command that can't be read, and for what neither it nor an option says.
     """
+    from meshwright.app.launching.parts.launch_files import LaunchFiles
     from meshwright.app.requests.files import given_request
     from meshwright.app.requests.options import OneLine
     from meshwright.app.service.explaining.explain import asked_of, explained, with_better, with_measured
-    from meshwright.app.service.explaining.launch_files import LaunchFiles
     from meshwright.app.service.explaining.measured import read_measured
 
     options = {

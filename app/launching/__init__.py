@@ -1,1 +1,1 @@
-"""Launchers: their flags, each declared once, and plans written out as their commands and files."""
+"""Launchers: their flags, each declared once, plans written out as their commands and files, and such commands read."""

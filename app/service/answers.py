@@ -10,6 +10,7 @@ from meshwright.app.base.records import read_record
 from meshwright.app.base.solving import predict_here
 from meshwright.app.launching.exporters.launch import export_document, launch
 from meshwright.app.launching.exporters.schedulers import Scheduler, job_file
+from meshwright.app.launching.parts.launch_files import LaunchFiles
 from meshwright.app.requests.limits import check_values
 from meshwright.app.requests.model_words import model_of_catalogue
 from meshwright.app.requests.options import OPTIONS, OneLine
@@ -18,7 +19,6 @@ from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.asking import NewExplanation
 from meshwright.app.service.explaining.explain import asked_of, explained, with_measured
 from meshwright.app.service.explaining.explanation import explanation_document
-from meshwright.app.service.explaining.launch_files import LaunchFiles
 from meshwright.app.service.explaining.measured import read_measured
 from meshwright.app.service.load import simulation_document
 from meshwright.costmodels.errors import InvalidInputError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from meshwright.app.launching.flags.flag import Standing
+from meshwright.app.launching.parts.flag import Standing
 from meshwright.app.requests.document import RequestDocument
 from meshwright.app.service.explaining.measured import Metric
 from meshwright.costmodels.errors import InvalidInputError

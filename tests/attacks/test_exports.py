@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 
 from meshwright.app.base.quoting import readable
 from meshwright.app.launching.exporters import LAUNCHERS, export
-from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.launch import script
+from meshwright.app.launching.parts.export import Export
 from tests.attacks.names import COMMAND, names
 from tests.attacks.planned import REQUESTS, planned, renamed
 from tests.attacks.runner import check_lines

@@ -11,11 +11,11 @@ from meshwright.app.base.documents import read_bounded
 from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import Output, print_json
+from meshwright.app.launching.parts.launch_files import NO_FILES, READ_ENDS, LaunchFiles
 from meshwright.app.requests.files import given_request
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import EXAMPLE, asked_of, explained, with_better, with_measured
 from meshwright.app.service.explaining.explanation import Verdict
-from meshwright.app.service.explaining.launch_files import NO_FILES, READ_ENDS, LaunchFiles
 from meshwright.app.service.explaining.measured import read_measured
 from meshwright.app.store.named_calibrations import CalibrationsOf
 from meshwright.costmodels.errors import InvalidInputError

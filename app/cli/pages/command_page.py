@@ -16,7 +16,7 @@ from rich.text import Text
 from meshwright.app.base.console import plain
 from meshwright.app.base.figures import axes, counted, percent, seconds, significant, speed_in_words
 from meshwright.app.cli.pages.plan_page import memory_at_risk, memory_bars, serving_parts, stage_table
-from meshwright.app.launching.flags.flag import GivenFlag, Standing
+from meshwright.app.launching.parts.flag import GivenFlag, Standing
 from meshwright.app.service.explaining.explanation import Better, Explanation, Verdict
 from meshwright.app.service.explaining.measured import Metric
 from meshwright.app.service.explaining.slow import Compared, MeasuredAnswer, NamedCause

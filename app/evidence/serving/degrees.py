@@ -12,7 +12,8 @@ from pathlib import Path
 from meshwright.app.evidence.serving.recipes import BenchmarkLoad, BenchmarkSource, EngineName
 from meshwright.app.evidence.serving.rows import AGGREGATED, PhaseCells, ServingRun
 from meshwright.app.evidence.training.cells import NotPredictedError
-from meshwright.app.launching.flags.serving import LaunchFlags, degrees, launch_flags
+from meshwright.app.launching.launchers.table import launch_flags
+from meshwright.app.launching.parts.serving import LaunchFlags, degrees
 from meshwright.costmodels.errors import InvalidInputError
 
 _DEVICES_PER_SERVER = 8

@@ -35,7 +35,7 @@ from meshwright.app.evidence.serving.recipes import (
 )
 from meshwright.app.evidence.serving.rows import AGGREGATED, ServingRun
 from meshwright.app.evidence.training.cells import NotPredictedError
-from meshwright.app.launching.flags.serving import NO_FLAGS, LaunchFlags
+from meshwright.app.launching.parts.serving import NO_FLAGS, LaunchFlags
 from meshwright.app.models.catalog import model, model_document, model_names
 from meshwright.app.models.catalog.copies import NVFP4, Copy, copy_of
 from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format

@@ -1,33 +1,10 @@
-"""Exporters: a plan as the command line of a launcher, a file or folder each, and the table of them.
-
-Launchers change their flags with every release, so each exporter names the release that it writes for. What a launcher can
-start at all is in `solver.problem.launchers`.
-"""
+"""A plan exported: as what a launcher starts, as a script with its files, as the job of a scheduler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-
-from meshwright.app.launching.exporters import (
-    accelerate,
-    axolotl,
-    deepspeed,
-    hf_trainer,
-    llama_factory,
-    megatron_bridge,
-    megatron_lm,
-    nanotron,
-    nemo,
-    pytorch,
-    sglang,
-    tensorrt_llm,
-    torchtitan,
-    trl,
-    vllm,
-)
-from meshwright.app.launching.exporters.export import Export
-from meshwright.app.launching.exporters.launchable import require_launchable
+from meshwright.app.launching.launchers.table import SERVING, TRAINING
+from meshwright.app.launching.parts.export import Export
+from meshwright.app.launching.parts.launchable import require_launchable
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.model.documents import Fill
 from meshwright.solver.answer.arrangement import arranged, arrangement_of
@@ -41,31 +18,7 @@ from meshwright.solver.problem.request import PlanRequest, ServingRequest, Train
 
 __all__ = ["LAUNCHERS", "Export", "export", "own_launcher", "startable_by"]
 
-
-_TRAINING: Mapping[Launcher, Callable[[Plan, TrainingRequest], Export]] = MappingProxyType(
-    {
-        Launcher.MEGATRON_LM: megatron_lm.export_plan,
-        Launcher.MEGATRON_BRIDGE: megatron_bridge.export_plan,
-        Launcher.NEMO: nemo.export_plan,
-        Launcher.DEEPSPEED: deepspeed.export_plan,
-        Launcher.TORCHTITAN: torchtitan.export_plan,
-        Launcher.PYTORCH: pytorch.export_plan,
-        Launcher.NANOTRON: nanotron.export_plan,
-        Launcher.ACCELERATE: accelerate.export_plan,
-        Launcher.HF_TRAINER: hf_trainer.export_plan,
-        Launcher.TRL: trl.export_plan,
-        Launcher.AXOLOTL: axolotl.export_plan,
-        Launcher.LLAMA_FACTORY: llama_factory.export_plan,
-    }
-)
-_SERVING: Mapping[Launcher, Callable[[Plan, ServingRequest], Export]] = MappingProxyType(
-    {
-        Launcher.VLLM: vllm.export_plan,
-        Launcher.SGLANG: sglang.export_plan,
-        Launcher.TENSORRT_LLM: tensorrt_llm.export_plan,
-    }
-)
-LAUNCHERS = tuple(launcher.value for launcher in (*_TRAINING, *_SERVING))
+LAUNCHERS = tuple(launcher.value for launcher in (*TRAINING, *SERVING))
 """The names that users give launchers."""
 
 
@@ -80,14 +33,14 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
     if isinstance(request, ServingRequest):
         _require_form(plan, named)
         require_launchable(plan, request, named)
-        return _SERVING[named](plan, request)
+        return SERVING[named].export(plan, request)
     # What launches a plan needs to know of its nodes only those that hold ranks, in the order in which they do.
     request = arranged(request, arrangement_of(placement_of(plan)))
     plan = with_placement(plan, group_order=(), idle_devices={})
     _require_adapters(request, named)
     _require_documents(request, named)
     require_launchable(plan, request, named)
-    return _TRAINING[named](plan, request)
+    return TRAINING[named].export(plan, request)
 
 
 def _require_adapters(request: TrainingRequest, launcher: Launcher) -> None:

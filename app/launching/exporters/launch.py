@@ -10,7 +10,7 @@ from typing import Any
 from meshwright.app.base.output_files import FilePermissions, OutputFile, write_outputs
 from meshwright.app.base.quoting import here_document, shell_comment
 from meshwright.app.launching.exporters import export
-from meshwright.app.launching.exporters.export import Export
+from meshwright.app.launching.parts.export import Export
 from meshwright.costmodels.errors import InfeasibleError, PlanFileError
 from meshwright.solver.answer.plan import AnsweredRequest
 

@@ -9,7 +9,10 @@ from typing import Any
 from meshwright.app.base.solving import predict_here
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
-from meshwright.app.launching.flags.serving import degrees
+from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
+from meshwright.app.launching.parts.serving import degrees
+from meshwright.app.launching.parts.stated import Stated, StatedServer, StatedTraining
+from meshwright.app.launching.reading import EXAMPLE, read_command
 from meshwright.app.models.catalog.copies import copy_of, format_of_name
 from meshwright.app.models.catalog.huggingface_ids import catalogue_name_of
 from meshwright.app.models.checkpoint import FIELD as QUANTISATION
@@ -20,9 +23,7 @@ from meshwright.app.requests.one_line import request_of_line
 from meshwright.app.requests.options import OneLine, Task
 from meshwright.app.requests.own_hardware import own_nodes
 from meshwright.app.service.explaining.explanation import Better, Explanation, differences
-from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles
 from meshwright.app.service.explaining.measured import MeasuredFigure
-from meshwright.app.service.explaining.reading import EXAMPLE, read_command
 from meshwright.app.service.explaining.server_plan import (
     broken_rules,
     length_notes,
@@ -33,7 +34,6 @@ from meshwright.app.service.explaining.server_plan import (
     with_memory_share,
 )
 from meshwright.app.service.explaining.slow import measured_answer
-from meshwright.app.service.explaining.stated import Stated, StatedServer, StatedTraining
 from meshwright.app.service.explaining.training_plan import broken_rules as broken_training_rules
 from meshwright.app.service.explaining.training_plan import training_plan
 from meshwright.costmodels.errors import ExportError, InvalidInputError

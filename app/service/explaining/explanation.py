@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from meshwright.app.base.records import to_document
-from meshwright.app.launching.flags.flag import GivenFlag, Standing
+from meshwright.app.launching.parts.flag import GivenFlag, Standing
 from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.service.explaining.slow import MeasuredAnswer

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.app.base.figures import gib
-from meshwright.app.launching.exporters.served import longest_request, own_length
-from meshwright.app.launching.exporters.sglang import static_share
-from meshwright.app.launching.exporters.tensorrt_llm import cache_share
-from meshwright.app.launching.exporters.vllm import memory_utilisation
-from meshwright.app.launching.flags.serving import TABLES, LaunchFlags, ServerDegrees
-from meshwright.app.launching.flags.vllm import VLLM
+from meshwright.app.launching.launchers.sglang import static_share
+from meshwright.app.launching.launchers.table import FLAGS
+from meshwright.app.launching.launchers.tensorrt_llm import cache_share
+from meshwright.app.launching.launchers.vllm import VLLM, memory_utilisation
+from meshwright.app.launching.parts.served import longest_request, own_length
+from meshwright.app.launching.parts.serving import LaunchFlags, ServerDegrees
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.units import GIB
@@ -165,7 +165,7 @@ def over_the_models(request: ServingRequest, flags: LaunchFlags, environment: Ma
         return ()
     if environment.get(variable, "").casefold() in ("1", "true"):
         return ()
-    flag = f"--{TABLES[request.search.engine].name('longest')}"
+    flag = f"--{FLAGS[request.search.engine].name('longest')}"
     return (f"{flag} {longest}: the model has {positions} positions; {variable}=1 or a rule of rotary scaling lets it",)
 
 
@@ -223,7 +223,7 @@ def length_notes(request: ServingRequest, flags: LaunchFlags, room: CacheRoom) -
 def broken_rules(request: ServingRequest, flags: LaunchFlags, degrees: ServerDegrees) -> tuple[str, ...]:
     """Return why a server does not start, or would answer none of the requests; empty where it does."""
     engine = request.search.engine
-    named = {each.field: f"--{each.names[0]}" for each in reversed(TABLES[engine].flags)}
+    named = {each.field: f"--{each.names[0]}" for each in reversed(FLAGS[engine].flags)}
     return (*_of_model(request, flags, degrees, named), *_of_limits(request, flags, named))
 
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from meshwright.app.launching.parts.stated import Stated, StatedTraining
 from meshwright.app.service.explaining.causes import Case, Extent, SpeedCause
 from meshwright.app.service.explaining.measured import OF_KIND, MeasuredFigure, Metric, Unit
 from meshwright.app.service.explaining.serving_causes import CAUSES as SERVING_CAUSES
 from meshwright.app.service.explaining.serving_causes import ServingCase
-from meshwright.app.service.explaining.stated import Stated, StatedTraining
 from meshwright.app.service.explaining.training_causes import CAUSES as TRAINING_CAUSES
 from meshwright.app.service.explaining.training_causes import TrainingCase
 from meshwright.costmodels.errors import InvalidInputError

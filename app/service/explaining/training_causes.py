@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.app.base.solving import predict_here
+from meshwright.app.launching.parts.stated import StatedTraining
 from meshwright.app.service.explaining.causes import (
     CLOCK_CHECK,
     LINKS_CHECK,
@@ -22,7 +23,6 @@ from meshwright.app.service.explaining.causes import (
     with_nodes,
     words,
 )
-from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.app.service.explaining.training_plan import broken_rules, microbatch_of, training_plan, world_of
 from meshwright.costmodels.cluster.cluster import Cluster, Device, part_of_node
 from meshwright.costmodels.model.dims import EXPERTS

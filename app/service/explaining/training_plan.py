@@ -8,7 +8,7 @@ from dataclasses import replace
 from meshwright.app.base.figures import gib
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans
-from meshwright.app.service.explaining.stated import Loaders, StatedTraining
+from meshwright.app.launching.parts.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.pipeline import Schedule

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DECLARED = {value: name for name, value in vars(dims).items() if name.isupper() and isinstance(value, str)}
 MODULES = sorted(
     path
-    for folder in ("costmodels", "solver", "app/models", "app/launching/exporters", "app/evidence/training")
+    for folder in ("costmodels", "solver", "app/models", "app/launching", "app/evidence/training")
     for path in (ROOT / folder).rglob("*.py")
     if path != ROOT / "costmodels" / "model" / "dims.py"
 )

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.schedulers import (
     dynamo,
     jobset,
@@ -22,6 +21,7 @@ from meshwright.app.launching.exporters.schedulers import (
 )
 from meshwright.app.launching.exporters.schedulers import serving as service
 from meshwright.app.launching.exporters.schedulers.job import Job, JobFile, job_of
+from meshwright.app.launching.parts.export import Export
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.request import PlanRequest, ServingRequest

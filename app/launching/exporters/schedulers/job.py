@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.app.launching.exporters.command import devices_per_node
-from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME, script_of_command
+from meshwright.app.launching.parts.command import devices_per_node
+from meshwright.app.launching.parts.export import Export
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.hardware import devices, devices_by_name

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers.job import JobFile
 from meshwright.app.launching.exporters.schedulers.kubernetes import config_map, manifest, volumes
 from meshwright.app.launching.exporters.schedulers.serving import Serving, image_assumption, server_container, serving_of
+from meshwright.app.launching.parts.export import Export
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.app.base.quoting import yaml_text
-from meshwright.app.launching.exporters.command import PORT
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers.job import Job, JobFile
+from meshwright.app.launching.parts.command import PORT
 from meshwright.costmodels.calibration.calibration import calibration_key
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import ExportError

@@ -10,11 +10,11 @@ import re
 from typing import Any
 
 from meshwright.app.base.quoting import yaml_text
-from meshwright.app.launching.exporters.export import Export, ReplicaEngine
 from meshwright.app.launching.exporters.schedulers.job import JobFile
 from meshwright.app.launching.exporters.schedulers.kubernetes import literal, resource_of
 from meshwright.app.launching.exporters.schedulers.serving import Role, Serving, require_launcher, servers_by_role
-from meshwright.app.launching.exporters.vllm import SIDE_CHANNEL_PORT
+from meshwright.app.launching.launchers.vllm import SIDE_CHANNEL_PORT
+from meshwright.app.launching.parts.export import Export, ReplicaEngine
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher

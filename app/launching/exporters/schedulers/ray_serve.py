@@ -9,10 +9,10 @@ import json
 from typing import Any
 
 from meshwright.app.base.quoting import yaml_text
-from meshwright.app.launching.exporters.export import Export, ReplicaEngine
 from meshwright.app.launching.exporters.schedulers.job import RAY, JobFile, named
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
 from meshwright.app.launching.exporters.schedulers.serving import Serving, require_launcher, serving_of
+from meshwright.app.launching.parts.export import Export, ReplicaEngine
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from meshwright.app.launching.exporters.export import Export, ServerGroup
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME, script_of_command
 from meshwright.app.launching.exporters.schedulers.job import JobFile, name_of
 from meshwright.app.launching.exporters.schedulers.kubernetes import config_map, container, manifest, volumes
+from meshwright.app.launching.parts.export import Export, ServerGroup
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import ExportError
 from meshwright.solver.answer.plan import AnsweredRequest

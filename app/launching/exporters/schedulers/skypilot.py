@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.app.base.quoting import here_document, shell_word, yaml_text
-from meshwright.app.launching.exporters.export import Export
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers.job import SKYPILOT, Job, JobFile, require_named
 from meshwright.app.launching.exporters.schedulers.kubernetes import require_equal_nodes
 from meshwright.app.launching.exporters.schedulers.serving import FOLLOWER_SCRIPT, among_nodes, serving_of
+from meshwright.app.launching.parts.export import Export
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.solver.answer.plan import AnsweredRequest
 

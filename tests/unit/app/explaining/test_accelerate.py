@@ -10,13 +10,13 @@ import yaml
 
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import script
-from meshwright.app.launching.flags.flag import Standing
+from meshwright.app.launching.parts.flag import Standing
+from meshwright.app.launching.parts.launch_files import LaunchFiles
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Verdict
-from meshwright.app.service.explaining.launch_files import LaunchFiles
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import Tier
 from meshwright.solver.answer.pipeline_plan import pipelines_of

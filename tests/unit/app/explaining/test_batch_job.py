@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from meshwright.app.launching.parts.start import BatchJob, read_batch_job
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
+from meshwright.app.launching.reading.script import read_script
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.script import read_script
-from meshwright.app.service.explaining.start import BatchJob, read_batch_job
-from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from tests.unit.app.explaining.test_megatron_lm import LLAMA
 from tests.unit.app.explaining.test_servers import resolve

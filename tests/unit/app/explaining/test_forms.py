@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from meshwright.app.launching.flags.flag import Standing
-from meshwright.app.service.explaining.launch_files import LaunchFiles
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.stated import StatedServer, StatedTraining
+from meshwright.app.launching.parts.flag import Standing
+from meshwright.app.launching.parts.launch_files import LaunchFiles
+from meshwright.app.launching.parts.stated import StatedServer, StatedTraining
+from meshwright.app.launching.reading import read_command
 from meshwright.costmodels.errors import InvalidInputError
 
 COMPOSE = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.launching.flags.serving import LaunchFlags, degrees
+from meshwright.app.launching.parts.serving import LaunchFlags, degrees
 from meshwright.app.models.catalog.copies import Wide, copy_of, format_of_name, hub_id_of
 from meshwright.app.models.checkpoint import FIELD, checkpoint_format
 from meshwright.app.models.huggingface import read_hyperparameters

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.launching.flags.flag import Standing
+from meshwright.app.launching.parts.flag import Standing
+from meshwright.app.launching.parts.launch_files import LaunchFiles
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of, explained
-from meshwright.app.service.explaining.launch_files import LaunchFiles
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.stated import StatedTraining
 from tests.unit.app.explaining.test_servers import resolve
 
 VERL = """set -x

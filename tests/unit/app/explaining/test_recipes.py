@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.launching.flags.flag import Standing
-from meshwright.app.launching.flags.serving import degrees
+from meshwright.app.launching.parts.flag import Standing
+from meshwright.app.launching.parts.launch_files import LaunchFiles
+from meshwright.app.launching.parts.serving import degrees
+from meshwright.app.launching.parts.stated import StatedServer, StatedTraining
 from meshwright.app.models.catalog.copies import copy_of
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of
-from meshwright.app.service.explaining.launch_files import LaunchFiles
-from meshwright.app.service.explaining.stated import StatedServer, StatedTraining
 from meshwright.app.service.explaining.training_plan import broken_rules, microbatch_of, world_of
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.solver.problem.request import ServingRequest, TrainingRequest

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.script import Script, read_script
-from meshwright.app.service.explaining.stated import StatedTraining
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
+from meshwright.app.launching.reading.script import Script, read_script
 from meshwright.costmodels.errors import InvalidInputError
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
+from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.options import OneLine
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Difference, Explanation, Verdict
-from meshwright.app.service.explaining.reading import read_command
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.units import DType

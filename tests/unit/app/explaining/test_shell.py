@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.script import LONGEST_SCRIPT, read_script
-from meshwright.app.service.explaining.shell_words import integer_of
+from meshwright.app.launching.reading import read_command
+from meshwright.app.launching.reading.script import LONGEST_SCRIPT, read_script
+from meshwright.app.launching.reading.shell_words import integer_of
 from meshwright.costmodels.errors import InvalidInputError
 
 

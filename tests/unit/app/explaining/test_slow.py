@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from meshwright.app.launching.parts.stated import StatedTraining
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining import serving_causes, slow, training_causes
 from meshwright.app.service.explaining.explain import ReadCommand, asked_of, explained, with_measured
@@ -16,7 +17,6 @@ from meshwright.app.service.explaining.explanation import Explanation
 from meshwright.app.service.explaining.measured import Metric, read_measured
 from meshwright.app.service.explaining.serving_causes import ServingCase
 from meshwright.app.service.explaining.slow import MOST_STEPS, OUTSIDE, MeasuredAnswer
-from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.app.service.explaining.training_causes import TrainingCase
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import Plan

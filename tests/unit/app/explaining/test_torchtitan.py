@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from meshwright.app.launching.exporters import export
-from meshwright.app.launching.flags.flag import Standing
+from meshwright.app.launching.parts.flag import Standing
+from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained
 from meshwright.app.service.explaining.explanation import Explanation, Verdict
-from meshwright.app.service.explaining.launch_files import NO_FILES, LaunchFiles
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.api import solve

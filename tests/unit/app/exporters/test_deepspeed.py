@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.launching.exporters import export
-from meshwright.app.launching.exporters.deepspeed import uniform_parts
+from meshwright.app.launching.launchers.deepspeed import uniform_parts
 from meshwright.costmodels.cluster.cluster import Nvme
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Offload, Optimizer, Tier

@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from meshwright.app.launching.exporters import Export, export
-from meshwright.app.launching.exporters.implemented import MEASURED
+from meshwright.app.launching.parts.implemented import MEASURED
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.implementation import (
     AttentionKernels,

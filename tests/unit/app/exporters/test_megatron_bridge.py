@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from meshwright.app.launching.exporters import Export, export
+from meshwright.app.launching.reading import read_command
 from meshwright.app.models.catalog import model
-from meshwright.app.service.explaining.reading import read_command
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.memory.training_state import Optimizer

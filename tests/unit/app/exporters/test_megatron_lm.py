@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.app.launching.exporters import export
-from meshwright.app.launching.exporters.megatron_lm import (
+from meshwright.app.launching.launchers.megatron_core import (
     hyperparameter_notes,
     hyperparameter_words,
     pipeline_layout,

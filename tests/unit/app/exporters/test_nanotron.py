@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from meshwright.app.launching.exporters import Export, export
-from meshwright.app.launching.exporters.nanotron import CONFIG
+from meshwright.app.launching.launchers.nanotron import CONFIG
+from meshwright.app.launching.parts.launch_files import LaunchFiles
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
 from meshwright.app.models.catalog import model
-from meshwright.app.service.explaining.launch_files import LaunchFiles
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.units import DType

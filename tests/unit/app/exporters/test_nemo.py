@@ -10,11 +10,11 @@ import pytest
 
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import script
-from meshwright.app.launching.exporters.nemo import SCRIPT
+from meshwright.app.launching.launchers.nemo import SCRIPT
+from meshwright.app.launching.parts.launch_files import LaunchFiles
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
 from meshwright.app.models.catalog import model
-from meshwright.app.service.explaining.launch_files import LaunchFiles
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.stated import StatedTraining
 from meshwright.costmodels.errors import ExportError, InvalidInputError, WorkloadError
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.units import DType

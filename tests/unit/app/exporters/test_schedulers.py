@@ -16,11 +16,11 @@ from meshwright.app.launching.exporters.launch import launch
 from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
 from meshwright.app.launching.exporters.schedulers.job import RAY, SKYPILOT, require_named
 from meshwright.app.launching.exporters.schedulers.kubernetes import resource_of
+from meshwright.app.launching.parts.stated import StatedServer
+from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.one_line import request_of_line
 from meshwright.app.requests.options import OneLine, Task
 from meshwright.app.service.explaining.explain import Question, ReadCommand, explained
-from meshwright.app.service.explaining.reading import read_command
-from meshwright.app.service.explaining.stated import StatedServer
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.hardware import device

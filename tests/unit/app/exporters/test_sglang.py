@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from meshwright.app.launching.exporters import Export, export
-from meshwright.app.launching.exporters.sglang import static_share
+from meshwright.app.launching.launchers.sglang import static_share
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from meshwright.app.launching.exporters import Export, export
-from meshwright.app.launching.flags.serving import degrees, launch_flags
+from meshwright.app.launching.launchers.table import launch_flags
+from meshwright.app.launching.parts.serving import degrees
 from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation

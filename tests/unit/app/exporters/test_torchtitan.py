@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.app.base.solving import solve_here
 from meshwright.app.launching.exporters import export
-from meshwright.app.launching.exporters.torchtitan import MODELS, exported_model
+from meshwright.app.launching.launchers.torchtitan import MODELS, exported_model
 from meshwright.app.models.catalog import model as catalogue_model
 from meshwright.costmodels.errors import ExportError, WorkloadError
 from meshwright.costmodels.memory.training_state import Offload, Optimizer

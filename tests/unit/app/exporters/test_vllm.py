@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.launching.exporters import export
-from meshwright.app.launching.exporters.served import longest_that_fits
-from meshwright.app.launching.exporters.vllm import memory_utilisation
+from meshwright.app.launching.launchers.vllm import memory_utilisation
+from meshwright.app.launching.parts.served import longest_that_fits
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation

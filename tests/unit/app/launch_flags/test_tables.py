@@ -6,15 +6,31 @@ from dataclasses import fields
 
 import pytest
 
-from meshwright.app.launching.flags.flag import FlagTable, GivenFlag, Standing, words_of
-from meshwright.app.launching.flags.serving import TABLES, LaunchFlags, ServerDegrees, degrees, launch_flags
+from meshwright.app.launching.launchers.table import FLAGS, SERVING, TRAINING, launch_flags, launchers_by_key
+from meshwright.app.launching.parts.flag import FlagTable, GivenFlag, Standing, words_of
+from meshwright.app.launching.parts.serving import LaunchFlags, ServerDegrees, degrees
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
+from meshwright.solver.problem.choices import Launcher
 
-VLLM = TABLES[ServingEngine.VLLM]
+VLLM = FLAGS[ServingEngine.VLLM]
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_launcher_that_is_known_by_something_is_read() -> None:
+    known = {name for name, each in TRAINING.items() if each.starts or each.arguments or each.keys}
+    assert known == {name for name, each in TRAINING.items() if each.read is not None} - {Launcher.NEMO}, "NeMo by its script"
+
+
+def test_a_key_of_files_of_several_launchers_is_looked_for_last() -> None:
+    first = {launcher: place for place, launcher in reversed(list(enumerate(launchers_by_key(TRAINING).values())))}
+    # Axolotl's files have `tokens` too, nanotron's `parallelism`, LLaMA-Factory's `model_name_or_path`.
+    assert first[Launcher.AXOLOTL] < first[Launcher.NANOTRON] < first[Launcher.TORCHTITAN]
+    assert first[Launcher.LLAMA_FACTORY] < first[Launcher.TRL]
+    of_servers = [*launchers_by_key(SERVING).values()]
+    assert of_servers.index(Launcher.TENSORRT_LLM) < of_servers.index(Launcher.SGLANG) < of_servers.index(Launcher.VLLM)
+
+
+@pytest.mark.parametrize("table", FLAGS.values(), ids=FLAGS)
 def test_a_spelling_stands_in_one_place(table: FlagTable) -> None:
     spellings = [name for flag in table.flags for name in flag.names]
     everywhere = [*spellings, *table.harmless, *table.not_priced]
@@ -23,7 +39,7 @@ def test_a_spelling_stands_in_one_place(table: FlagTable) -> None:
     assert not [name for name in everywhere if "_" in name or name.startswith("-")]
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("table", FLAGS.values(), ids=FLAGS)
 def test_flags_say_fields_of_the_record(table: FlagTable) -> None:
     assert {flag.field for flag in table.flags} <= {each.name for each in fields(LaunchFlags)}
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from meshwright.app.launching.exporters.launchable import require_launchable
+from meshwright.app.launching.parts.launchable import require_launchable
 from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadError

@@ -12,7 +12,7 @@ from meshwright.app.evidence.serving.deployment import deployment
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import default_constants, replay, simulated_engine
 from meshwright.app.evidence.training.cells import NotPredictedError
-from meshwright.app.launching.flags.serving import LaunchFlags
+from meshwright.app.launching.parts.serving import LaunchFlags
 from meshwright.costmodels.queueing.simulation.replica import Scheduling
 from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point

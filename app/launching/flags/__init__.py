@@ -1,1 +1,0 @@
-"""The flags of launchers, each declared once: exporters write commands by these tables, and readers read commands by them."""
