@@ -38,8 +38,8 @@ from meshwright.solver.training.report.bands import (
     step_time_bands,
     step_traits,
     unmeasured_kernels,
+    unmeasured_wait_s,
 )
-from meshwright.solver.training.report.device_counts import unmeasured_wait_s
 from meshwright.solver.training.report.plan_report import axes_of, decided_plan
 from meshwright.solver.training.space.candidates import Candidate
 

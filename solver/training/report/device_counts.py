@@ -9,12 +9,9 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.cluster.cluster import Cluster, Device, NodeGroup, part_of_node
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.solver.answer.cluster_time import networks_between
 from meshwright.solver.answer.plan import FrontierPoint
-from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status, TimeBreakdown
-from meshwright.solver.answer.stage import Axes
+from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
 from meshwright.solver.control import OnProgress, Stop
-from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import FrontierScope, Objective
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -29,7 +26,6 @@ from meshwright.solver.training.search.aims import Aim, LeastEnergy, LeastStepTi
 from meshwright.solver.training.search.best_first import SearchResult, Solved, decision_tables, search
 from meshwright.solver.training.space.adapters import suits_nodes
 from meshwright.solver.training.space.candidates import summary
-from meshwright.solver.training.space.meshes import Mesh
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -208,27 +204,6 @@ def _certificate(unit: str, value: float, *, proven: bool) -> Certificate:
         space="equal parts of one node and whole nodes of the cluster, each with its own training space"
         + ("; of each candidate the stages that are fastest" if unit == UNITS[Objective.ENERGY] else ""),
     )
-
-
-# The time that a training step waits for networks between nodes that nobody measured.
-
-
-def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *, choices: MeshChoices) -> float:
-    """Seconds of a step that devices wait for networks between nodes, times the widest spread among those of the cluster that
-    nobody measured; 0 where all were measured. An axis leaves a node where it and the axes inside it have more ranks than the
-    smallest node."""
-    spread = widest_spread(cluster)
-    if spread == 0.0:
-        return 0.0
-    per_node = min(group.node.devices_per_node for group in cluster.groups)
-    mesh = Mesh(dp=axes.dp, pp=axes.pp, tp=axes.tp, cp=axes.cp, ep=axes.ep, etp=axes.etp or None, choices=choices)
-    waits_s: list[float] = [getattr(breakdown, f"{sent}_comm_s") for sent, ranks in mesh.spans.items() if ranks > per_node]
-    return spread * sum(waits_s)
-
-
-def widest_spread(cluster: Cluster) -> float:
-    """The widest spread of the logarithm of a network's share of line rate, among unmeasured networks that join the nodes."""
-    return max((network.log_sigma for network in networks_between(cluster).values() if not network.is_measured), default=0.0)
 
 
 # A sweep for the frontier: for each number of devices the fastest plans by how much memory they leave, and the thriftiest.

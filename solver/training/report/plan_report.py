@@ -44,13 +44,12 @@ from meshwright.solver.training.costs.evaluate import (
     step_flops,
     time_breakdown,
 )
-from meshwright.solver.training.report.bands import calibrations_used, has_untold_rates, step_time_bands, step_traits
+from meshwright.solver.training.report.bands import calibrations_used, plan_bands
 from meshwright.solver.training.report.device_counts import (
     Costed,
     SizedResult,
     cost_per_million_tokens,
     frontier,
-    unmeasured_wait_s,
 )
 from meshwright.solver.training.report.equals import STEP_TIME, energy_of, equal_form, equal_plans
 from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, Solved, decision_tables
@@ -178,15 +177,12 @@ def decided_plan(
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
-            bands=step_time_bands(
+            bands=plan_bands(
                 request,
-                step_traits(
-                    request.model,
-                    breakdown,
-                    [stage.time_s for stage in cost.stages],
-                    unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown, choices=mesh.choices),
-                    untold_rates=has_untold_rates(request.cluster),
-                ),
+                axes_of(mesh),
+                breakdown,
+                [stage.time_s for stage in cost.stages],
+                choices=mesh.choices,
                 step_time_s=cost.step_time_s,
                 tokens_per_s=tokens_per_s,
                 mfu=mfu,

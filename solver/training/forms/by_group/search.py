@@ -31,12 +31,10 @@ from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import compute_bound_s
 from meshwright.solver.training.forms.uniform.prediction import judged, predict_pipelines
-from meshwright.solver.training.report.bands import calibrations_used, has_untold_rates, step_time_bands, step_traits
+from meshwright.solver.training.report.bands import calibrations_used, plan_bands
 from meshwright.solver.training.report.device_counts import (
     cost_per_million_tokens,
     require_whole_cluster,
-    unmeasured_wait_s,
-    widest_spread,
 )
 from meshwright.solver.training.report.plan_report import (
     MAX_RUNNERS_UP,
@@ -168,7 +166,6 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
     assert breakdown is not None
     predicted = [plan.predicted for plan in plans if plan.predicted is not None]
     pipelines = pipelines_of(first)
-    wait_s = unmeasured_wait_s(request.cluster, pipelines.axes, breakdown, choices=pipelines)
     return replace(
         first,
         devices=sum(plan.devices for plan in plans),
@@ -182,15 +179,13 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=_energy_j(request.cluster, plans, step_s),
-            bands=step_time_bands(
+            bands=plan_bands(
                 request,
-                step_traits(
-                    request.model,
-                    breakdown,
-                    [stage.time_s for stage in pipelines.stages],
-                    unmeasured_wait_s=wait_s + widest_spread(request.cluster) * gradients_s,
-                    untold_rates=has_untold_rates(request.cluster),
-                ),
+                pipelines.axes,
+                breakdown,
+                [stage.time_s for stage in pipelines.stages],
+                choices=pipelines,
+                exchange_s=gradients_s,
                 step_time_s=step_s,
                 tokens_per_s=tokens_per_s,
                 mfu=mfu,
