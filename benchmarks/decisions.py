@@ -32,7 +32,7 @@ from meshwright.app.evidence.training.rows import RunStatus, ValidationRun, read
 from meshwright.app.evidence.training.scores import score_run
 from meshwright.app.evidence.training.sources import sources_of
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
-from meshwright.solver.training.costs.breakdown import time_breakdown
+from meshwright.solver.training.costs.evaluate import time_breakdown
 from meshwright.solver.training.report.equals import shares_of
 from meshwright.solver.training.search.best_first import decision_tables
 

@@ -21,7 +21,7 @@ from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fit
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError, VectorKernel
 from meshwright.costmodels.curves.attention import decodes_s, prefills_s
 from meshwright.costmodels.curves.gemm import Silicon, gemms_s
-from meshwright.costmodels.fitting.kernels import fit_decode, fit_gemm, fit_memory, fit_prefill
+from meshwright.costmodels.fitting.calibration import fit_decode, fit_gemm, fit_memory, fit_prefill
 from meshwright.costmodels.hardware import device
 from meshwright.costmodels.units import DType
 

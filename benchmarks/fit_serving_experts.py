@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.costmodels.curves.gemm import ExpertCurve, ExpertWork, Silicon, expert_points, modelled_experts_s
-from meshwright.costmodels.fitting.kernels import fit_constants, fit_table, sample
+from meshwright.costmodels.fitting.calibration import fit_constants, fit_table, sample
 
 Floats = NDArray[np.float64]
 

@@ -23,7 +23,7 @@ from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fit
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
 from meshwright.costmodels.curves.attention import decodes_s, prefills_s
 from meshwright.costmodels.curves.gemm import ExpertCurve, ExpertWork, Silicon, experts_s
-from meshwright.costmodels.fitting.kernels import fit_decode, fit_prefill
+from meshwright.costmodels.fitting.calibration import fit_decode, fit_prefill
 from meshwright.costmodels.hardware import device
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.attention import LATENT_CACHE_HEAD_DIM

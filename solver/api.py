@@ -45,7 +45,7 @@ from meshwright.solver.training.report.changes import (
     training_improvements,
 )
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
-from meshwright.solver.training.report.slo import slo_reason
+from meshwright.solver.training.report.plan_report import slo_reason
 from meshwright.solver.training.report.trials import Trial, training_trials
 from meshwright.solver.verify.check import check
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -95,3 +95,12 @@ def never_stop() -> bool:
 
 def ignore_progress(progress: Progress) -> None:
     """The listener of a caller that does not watch."""
+
+
+def steps_of(listener: OnProgress) -> OnProgress:
+    """A listener of a part whose figures are not those of the whole search: it tells of its steps alone."""
+
+    def tell(progress: Progress) -> None:
+        listener(replace(progress, best=None, bound=None, incumbent=None))
+
+    return tell

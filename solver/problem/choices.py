@@ -122,7 +122,7 @@ DEFAULT_LAUNCHER = Launcher.MEGATRON_LM
 
 
 class System(StrEnum):
-    """Published planners whose training space a search may be limited to (`solver.training.space.presets`)."""
+    """Published planners whose training space a search may be limited to (`solver.training.space.candidates`)."""
 
     PIPER = "piper"
     ALPA = "alpa"

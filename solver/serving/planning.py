@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.costmodels.errors import ModelError, PlanFileError, WorkloadError
+from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK
-from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Interactivity, Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, Reason, SearchStats, unfinished_search
@@ -23,11 +22,8 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ScheduleArrivals
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import (
-    Tokens,
-    has_format,
-    layouts,
-    require_routable,
-    serving_precision,
+    require_format,
+    require_served_model,
     worker_layouts,
 )
 from meshwright.solver.serving.forms.form import Asked, Earlier, Form, FormSearch, Misfit
@@ -248,10 +244,7 @@ def require_servable(request: ServingRequest) -> None:
     Raises WorkloadError for search restrictions and objectives of training, ModelError for models this space can't serve,
     ClusterError when no device of the cluster computes in the workload's precision.
     """
-    if not any(has_format(group, request) for group in request.cluster.groups):
-        device, precision = request.cluster.groups[0].node.device, serving_precision(request.workload)
-        device.peak(precision.weights.computed_in(device))
-        device.peak(precision.activations)
+    require_format(request)
     if request.objective is Objective.STEP_TIME:
         raise WorkloadError(
             "the objective does not go with a serving workload",
@@ -267,29 +260,7 @@ def require_servable(request: ServingRequest) -> None:
     for form in FORMS:
         form.refuse(request)
     _require_serving_search(request.search)
-    require_routable(request.model, request.workload.experts)
-    if not request.model.is_chain:
-        raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
-    for block in request.model.blocks:
-        for operator in block.operators:
-            if operator.kind is OperatorKind.ATTENTION and operator.mask is AttentionMask.FULL:
-                raise ModelError(
-                    "only causal attention can generate token by token",
-                    given=f"{block.name}/{operator.name}: full",
-                    remedy="of an encoder (embeddings, reranking) training is planned; serving it is not",
-                )
-    _require_prefill_layout(request)
-
-
-def _require_prefill_layout(request: ServingRequest) -> None:
-    """Refuse degrees of cp that no prefill worker can have."""
-    cp = request.search.cp
-    if cp and 1 not in cp and next(layouts(request, Tokens.SHARED), None) is None:
-        raise WorkloadError(
-            "no worker shares prompts over so many ranks",
-            given=f"search.cp {list(cp)} with search.engine {request.search.engine.value}",
-            allowed="1; of search.engine sglang divisors of a node, for models without recurrent states",
-        )
+    require_served_model(request)
 
 
 def _require_serving_search(search: Search) -> None:

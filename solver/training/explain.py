@@ -21,11 +21,10 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.block_costs import joined
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, Sharding, StageKind, evaluate_decision
 from meshwright.solver.training.costs.part_borders import TiedUse, restricted, tied_uses, unrestricted
-from meshwright.solver.training.costs.stage_table import Sharding, StageKind
 from meshwright.solver.training.forms.uniform.prediction import decision_of
-from meshwright.solver.training.search.search_result import RELATIVE_TIE
+from meshwright.solver.training.search.best_first import RELATIVE_TIE
 from meshwright.solver.training.space.candidates import Candidate
 
 BASIS = (

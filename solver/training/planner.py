@@ -1,8 +1,10 @@
-"""Plans a training request, and predicts a given training plan."""
+"""Plans a training request, and predicts a given training plan; the bound that no plan can beat."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,25 +14,26 @@ from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.layouts import ByGroup, Stagewise, TrainingLayout, Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats, Status
-from meshwright.solver.control import DivisibleStop, OnProgress, Stop, ignore_progress, part_of
+from meshwright.solver.blocks.sharding_problem import least_compute_s
+from meshwright.solver.control import DivisibleStop, Incumbent, OnProgress, Progress, Stop, ignore_progress, part_of, steps_of
 from meshwright.solver.problem.choice import Form
 from meshwright.solver.problem.choices import BatchShares, Space, StageDegrees
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.costs.breakdown import compute_bound_s
-from meshwright.solver.training.costs.kernel_bound import has_kernel_bound, kernel_bound_s
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import compute_bound_s, least_step_flops, most_flops_per_s
 from meshwright.solver.training.forms.by_group.search import best_by_group, predict_by_group, refuse_by_group
-from meshwright.solver.training.forms.joint_certificate import bounded_by
-from meshwright.solver.training.forms.stagewise.prediction import predict_stagewise
+from meshwright.solver.training.forms.stagewise.record import predict_stagewise
 from meshwright.solver.training.forms.stagewise.search import best_stagewise, refuse_stagewise
+from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request, stage_sizes
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.forms.uniform.launchable_inside import NOTE, has_many, simple_parts
 from meshwright.solver.training.forms.uniform.prediction import predict_uniform
 from meshwright.solver.training.forms.uniform.search import best_uniform, refuse_uniform
 from meshwright.solver.training.report.device_counts import UNITS, SizedResult, search_sizes, swept_plans, unproven
-from meshwright.solver.training.report.plan_report import feasible_plan
-from meshwright.solver.training.report.slo import NeverWorse, slo_limit_s, steps_of
-from meshwright.solver.training.search.search_result import RELATIVE_TIE
+from meshwright.solver.training.report.plan_report import bounded_by, feasible_plan
+from meshwright.solver.training.search.best_first import RELATIVE_TIE
+from meshwright.solver.training.space.candidates import CandidateFamily, families
 
 SHARE_OF_FLOOR = 0.1
 """Share of the time in which the floor of wide searches is worked out; a search that has less for it has that of FLOPs."""
@@ -84,6 +87,40 @@ def predict_training(request: TrainingRequest, plan: Plan) -> Plan:
         if isinstance(plan.layout, form.layout):
             return form.predict(request, plan.layout)
     raise PlanFileError("this is not a plan with training stages", given=f"a {plan.kind} plan without them")
+
+
+# The progress of a search in several parts, which never tells a worse plan or bound than before.
+
+
+@dataclass
+class NeverWorse:
+    """Tells ``listener`` of each moment of a part with the best plan and bound of all parts so far.
+
+    A plan counts where the part can make its record. The bound of a part is that of the whole where ``alone``: no other form
+    or arrangement may hold a faster plan. Else ``floor_s`` stands for it.
+    """
+
+    listener: OnProgress
+    floor_s: float
+    alone: bool
+    best_s: float | None = None
+    incumbent: Incumbent | None = None
+
+    def __post_init__(self) -> None:
+        self._bound_s = self.floor_s
+
+    def __call__(self, progress: Progress) -> None:
+        """Take note of a moment of a part, and tell it."""
+        is_better = progress.best is not None and (self.best_s is None or progress.best < self.best_s)
+        if is_better and progress.incumbent is not None:
+            self.best_s = progress.best
+        # The same plan may come with a better bound.
+        if progress.incumbent is not None and progress.best == self.best_s:
+            self.incumbent = progress.incumbent
+        if self.alone and progress.bound is not None:
+            self._bound_s = max(self._bound_s, progress.bound)
+        bound_s = self._bound_s if self.best_s is None else min(self._bound_s, self.best_s)
+        self.listener(replace(progress, best=self.best_s, bound=bound_s, incumbent=self.incumbent))
 
 
 # The price of a plan's risk: the same request solved at another chance to run out of memory.
@@ -202,9 +239,8 @@ def best_part(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> 
 
     Raises WorkloadError for a cluster of several node groups, or for the objective cost without a price.
     """
-    limit_s = slo_limit_s(request)
-    simple = _of_simple_shape(request, slo_limit_s=limit_s, stop=part_of(stop, SHARE), progress=progress)
-    sized = search_sizes(request, slo_limit_s=limit_s, stop=stop, progress=progress)
+    simple = _of_simple_shape(request, stop=part_of(stop, SHARE), progress=progress)
+    sized = search_sizes(request, stop=stop, progress=progress)
     if simple is not None and (sized is None or _value(simple) < _value(sized) * (1 - RELATIVE_TIE)):
         plan = feasible_plan(simple.request, simple.costs, simple.result, sized=simple)
         return replace(
@@ -216,7 +252,7 @@ def best_part(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> 
         )
     if sized is None:
         return None
-    swept = swept_plans(request, slo_limit_s=limit_s, stop=stop, progress=steps_of(progress))
+    swept = swept_plans(request, stop=stop, progress=steps_of(progress))
     return feasible_plan(sized.request, sized.costs, sized.result, swept=swept, sized=sized)
 
 
@@ -225,14 +261,14 @@ def _value(sized: SizedResult) -> float:
     return sized.certificate.objective
 
 
-def _of_simple_shape(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> SizedResult | None:
+def _of_simple_shape(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> SizedResult | None:
     """The best part of the cluster under plans of simple shape, of the first launcher that runs one there."""
     if request.search.space is not Space.FREE or not has_many(request):
         return None
     for part in simple_parts(request.search):
         try:
             inside = replace(request, search=part)
-            found = search_sizes(inside, slo_limit_s=slo_limit_s, stop=stop, progress=steps_of(progress))
+            found = search_sizes(inside, stop=stop, progress=steps_of(progress))
         except WorkloadError:
             # What the request restricts the free space to is nothing that this launcher runs, or it can't be asked at all,
             # which the search of the free space says in its own words.
@@ -240,3 +276,78 @@ def _of_simple_shape(request: TrainingRequest, *, slo_limit_s: float, stop: Stop
         if found is not None:
             return found
     return None
+
+
+# The bound that no training plan can beat: its layers' kernels in the best shapes that any plan of the space gives them.
+
+
+def has_kernel_bound(request: TrainingRequest) -> bool:
+    """True if a bound by kernels is worth its time, and holds: launchable searches have bounds of their own from the start, and
+    where groups may have shares of the batch, micro-batches have sizes that are not looked at."""
+    search = request.search
+    return search.space is Space.FREE and search.batch_shares is BatchShares.EVEN and request.model.is_chain
+
+
+def kernel_bound_s(request: TrainingRequest, *, stop: Stop) -> float:
+    """Seconds that every plan's step takes at least: all devices always compute, nothing is sent, run again or waited for.
+
+    The block that most layers have takes the time of the best of all shapes that a plan can give it, other layers their FLOPs
+    at the peak. Where devices differ, their seconds have prices by which the whole cluster costs one a second: a step takes no
+    less than its layers cost, each where it is cheapest. Where it is stopped, it is `compute_bound_s`.
+    """
+    at_peak_s = compute_bound_s(request)
+    name, copies = Counter(request.model.layers).most_common(1)[0]
+    least = _device_seconds(request, name, stop)
+    groups = request.cluster.groups
+    if not all(math.isfinite(sequence_s) for sequence_s in least.values()):
+        return at_peak_s
+    rate = sum(group.n_devices / least[group.node.device.name] for group in groups)
+    elsewhere = least_step_flops(request, without=name)
+    rest_s = min(
+        elsewhere / (rate * least[device.name] * most_flops_per_s(request, device))
+        for device in (group.node.device for group in groups)
+    )
+    return max(at_peak_s, request.workload.global_batch * copies / rate + rest_s)
+
+
+def _requests(request: TrainingRequest) -> Iterator[TrainingRequest]:
+    """The request, and what stages that differ see of it."""
+    yield request
+    if request.search.stage_degrees is not StageDegrees.SAME:
+        for group in request.cluster.groups:
+            for size in stage_sizes(request, group):
+                yield sized_request(request, group, size, pp=2)
+
+
+def _device_seconds(request: TrainingRequest, block: str, stop: Stop) -> dict[str, float]:
+    """By device, the least device-seconds that a sequence computes in a block, of all shapes that its operators can have;
+    infinite where stopped."""
+    devices = {group.node.device.name: group.node.device for group in request.cluster.groups}
+    least = dict.fromkeys(devices, math.inf)
+    shapes, times = set[tuple[object, ...]](), dict[tuple[object, ...], float]()
+    for asked in _requests(request):
+        costs = TrainingCosts(asked)
+        for family in families(asked):
+            shape = _shape(family, request.search.space)
+            if shape in shapes:
+                continue
+            shapes.add(shape)
+            if stop():
+                return dict.fromkeys(devices, math.inf)
+            candidate = next(family.candidates())
+            like = costs.settings(candidate, costs.stage_kinds(candidate)[0])[0]
+            for name, device in devices.items():
+                setting = replace(like, device=device)
+                each_s = [least_compute_s(request.model, request.model.block(block), part, times) for part in setting.parts]
+                known_s = [part_s for part_s in each_s if part_s is not None]
+                if len(known_s) == len(each_s):
+                    least[name] = min(least[name], setting.tp * setting.cp / setting.microbatch * sum(known_s))
+    return least
+
+
+def _shape(family: CandidateFamily, space: Space) -> tuple[object, ...]:
+    """What the time of a block's operators depends on where nothing is sent."""
+    mesh, slices = family.mesh, family.pipelinings[0].slices
+    boundary = None if space is Space.FREE else family.boundary
+    ranks = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, mesh.expert_tp)
+    return (*ranks, family.microbatch, slices, family.tp_overlap, boundary)

@@ -20,10 +20,16 @@ from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchSt
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.costs.breakdown import time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from meshwright.solver.training.costs.stage_table import Sharding, StageKind
+from meshwright.solver.training.costs.evaluate import (
+    Decision,
+    DecisionCost,
+    Sharding,
+    StageKind,
+    StageSpan,
+    evaluate_decision,
+    time_breakdown,
+)
 from meshwright.solver.training.report.bands import (
     ASSUMED_FRAMEWORK,
     KNOWN_FRAMEWORK,
@@ -32,8 +38,8 @@ from meshwright.solver.training.report.bands import (
     step_time_bands,
     step_traits,
     unmeasured_kernels,
+    unmeasured_wait_s,
 )
-from meshwright.solver.training.report.device_counts import unmeasured_wait_s
 from meshwright.solver.training.report.plan_report import axes_of, decided_plan
 from meshwright.solver.training.space.candidates import Candidate
 

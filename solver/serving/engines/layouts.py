@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from meshwright.costmodels.cluster.cluster import NodeGroup
-from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.errors import ModelError, WorkloadError
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS, HEADS, KV_HEADS
 from meshwright.costmodels.model.experts import BALANCED, ExpertRouting, HistogramRouting
 from meshwright.costmodels.model.formats import WeightFormat
-from meshwright.costmodels.model.operators import OperatorKind
+from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.serving.attention import latent_expansion
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -206,6 +206,14 @@ def has_format(group: NodeGroup, request: ServingRequest) -> bool:
     return {precision.weights.computed_in(device), precision.activations} <= set(device.peak_flops)
 
 
+def require_format(request: ServingRequest) -> None:
+    """Raise ClusterError where no device of the cluster computes in the formats that the workload needs."""
+    if not any(has_format(group, request) for group in request.cluster.groups):
+        device, precision = request.cluster.groups[0].node.device, serving_precision(request.workload)
+        device.peak(precision.weights.computed_in(device))
+        device.peak(precision.activations)
+
+
 def serving_precision(workload: ServingWorkload) -> ServingPrecision:
     """Formats of a workload: what is not quantised stays in 16 bits, the cache too unless its format is named (vLLM,
     --kv-cache-dtype auto)."""
@@ -320,6 +328,33 @@ def holds_copies(grid: RankGrid, *, experts: int, copies: int) -> bool:
     """Return True if copies of hot experts lie evenly on the groups that hold whole experts (vLLM, --enable-eplb, goes with
     --enable-expert-parallel)."""
     return copies == 0 or (grid.ep > 1 and (experts + copies) % grid.ep == 0)
+
+
+def require_served_model(request: ServingRequest) -> None:
+    """Refuse a model that no layout can serve: by its routing, blocks or attention, or by degrees of cp that it can't have."""
+    require_routable(request.model, request.workload.experts)
+    if not request.model.is_chain:
+        raise ModelError("only models whose blocks form a chain can be served", given=request.model.name)
+    for block in request.model.blocks:
+        for operator in block.operators:
+            if operator.kind is OperatorKind.ATTENTION and operator.mask is AttentionMask.FULL:
+                raise ModelError(
+                    "only causal attention can generate token by token",
+                    given=f"{block.name}/{operator.name}: full",
+                    remedy="of an encoder (embeddings, reranking) training is planned; serving it is not",
+                )
+    _require_prefill_layout(request)
+
+
+def _require_prefill_layout(request: ServingRequest) -> None:
+    """Refuse degrees of cp that no prefill worker can have."""
+    cp = request.search.cp
+    if cp and 1 not in cp and next(layouts(request, Tokens.SHARED), None) is None:
+        raise WorkloadError(
+            "no worker shares prompts over so many ranks",
+            given=f"search.cp {list(cp)} with search.engine {request.search.engine.value}",
+            allowed="1; of search.engine sglang divisors of a node, for models without recurrent states",
+        )
 
 
 def require_routable(model: ModelGraph, routing: ExpertRouting) -> None:

@@ -37,9 +37,9 @@ from meshwright.solver.control import Stop, UnitOfWork, heed, never_stop, unit_o
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.training.costs.evaluate import FloatArray, Sharding
 from meshwright.solver.training.costs.host import HostTime, host_time, step_host_s
 from meshwright.solver.training.costs.part_borders import agreements, restricted, tied_uses, unrestricted
-from meshwright.solver.training.costs.stage_table import FloatArray, Sharding
 from meshwright.solver.training.space.candidates import recompute_modes
 from meshwright.solver.training.space.implementation import chunked_implementation, implementation_of
 

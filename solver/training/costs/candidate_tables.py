@@ -42,9 +42,9 @@ from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.block_costs import BlockCosts
+from meshwright.solver.training.costs.evaluate import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from meshwright.solver.training.costs.host import HostMoves, step_host_s
 from meshwright.solver.training.costs.part_borders import FirstLayers, node_index
-from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from meshwright.solver.training.costs.state_memory import (
     SharedParameters,
     StateSync,

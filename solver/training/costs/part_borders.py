@@ -18,8 +18,7 @@ from meshwright.costmodels.pipeline import n_copies
 from meshwright.solver.blocks.sharding_problem import IntraOpProblem, ReshardEdge
 from meshwright.solver.blocks.tp_strategies import Strategy
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.training.costs.evaluate import held_by_part, positions
-from meshwright.solver.training.costs.stage_table import StageTable
+from meshwright.solver.training.costs.evaluate import StageTable, held_by_part, positions
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import Pipelining
 

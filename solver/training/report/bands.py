@@ -14,11 +14,13 @@ from meshwright.costmodels.kernels.compute import kernel_error
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.model.dims import BATCH, HEAD_DIM, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
-from meshwright.solver.answer.cluster_time import networks_used
+from meshwright.solver.answer.cluster_time import networks_between, networks_used
 from meshwright.solver.answer.predicted import Band, CalibrationUse, TimeBreakdown
+from meshwright.solver.answer.stage import Axes
+from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.space.meshes import numbers_of_experts
+from meshwright.solver.training.space.meshes import Mesh, numbers_of_experts
 
 # The error of whole steps: how far a measured step may lie from the predicted one, by what the step is made of.
 #
@@ -195,6 +197,30 @@ def step_time_bands(
     }
 
 
+def plan_bands(
+    request: TrainingRequest,
+    axes: Axes,
+    breakdown: TimeBreakdown,
+    stage_times_s: Sequence[float],
+    *,
+    choices: MeshChoices,
+    step_time_s: float,
+    tokens_per_s: float,
+    mfu: float,
+    exchange_s: float = 0.0,
+) -> Mapping[str, Band]:
+    """The same of a plan's step, with the traits that it has; ``exchange_s`` of it groups of nodes exchange gradients."""
+    wait_s = unmeasured_wait_s(request.cluster, axes, breakdown, choices=choices)
+    traits = step_traits(
+        request.model,
+        breakdown,
+        stage_times_s,
+        unmeasured_wait_s=wait_s + widest_spread(request.cluster) * exchange_s,
+        untold_rates=has_untold_rates(request.cluster),
+    )
+    return step_time_bands(request, traits, step_time_s=step_time_s, tokens_per_s=tokens_per_s, mfu=mfu)
+
+
 def unmeasured_kernels(request: TrainingRequest) -> tuple[str | None, float]:
     """The device whose kernels were not measured on it and err most, with their 95th-percentile errors weighted by their share
     of compute; None and 0 where all devices have measurements of their own."""
@@ -234,3 +260,24 @@ def kernel_shares(request: TrainingRequest, device: Device) -> list[KernelTimeSh
 def _devices(request: TrainingRequest) -> list[Device]:
     by_name = {group.node.device.name: group.node.device for group in request.cluster.groups}
     return [by_name[name] for name in sorted(by_name)]
+
+
+# The time that a training step waits for networks between nodes that nobody measured.
+
+
+def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *, choices: MeshChoices) -> float:
+    """Seconds of a step that devices wait for networks between nodes, times the widest spread among those of the cluster that
+    nobody measured; 0 where all were measured. An axis leaves a node where it and the axes inside it have more ranks than the
+    smallest node."""
+    spread = widest_spread(cluster)
+    if spread == 0.0:
+        return 0.0
+    per_node = min(group.node.devices_per_node for group in cluster.groups)
+    mesh = Mesh(dp=axes.dp, pp=axes.pp, tp=axes.tp, cp=axes.cp, ep=axes.ep, etp=axes.etp or None, choices=choices)
+    waits_s: list[float] = [getattr(breakdown, f"{sent}_comm_s") for sent, ranks in mesh.spans.items() if ranks > per_node]
+    return spread * sum(waits_s)
+
+
+def widest_spread(cluster: Cluster) -> float:
+    """The widest spread of the logarithm of a network's share of line rate, among unmeasured networks that join the nodes."""
+    return max((network.log_sigma for network in networks_between(cluster).values() if not network.is_measured), default=0.0)

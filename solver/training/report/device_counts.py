@@ -1,30 +1,31 @@
-"""Training plans that also choose how many devices to use: the fewest that meet the SLO, the cheapest or the least energy."""
+"""Training plans that also choose how many devices to use: the fewest that meet the SLO, the cheapest or the least energy;
+and the frontier of plans that no other beats."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.cluster.cluster import Cluster, Device, NodeGroup, part_of_node
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.solver.answer.cluster_time import networks_between
-from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status, TimeBreakdown
-from meshwright.solver.answer.stage import Axes
+from meshwright.solver.answer.plan import FrontierPoint
+from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
 from meshwright.solver.control import OnProgress, Stop
-from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import FrontierScope, Objective
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.costs.breakdown import all_devices, price_per_hour
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import DecisionCost, evaluate_decision
-from meshwright.solver.training.report.frontier import Costed
+from meshwright.solver.training.costs.evaluate import (
+    DecisionCost,
+    all_devices,
+    evaluate_decision,
+    price_per_hour,
+    step_energy_j,
+)
 from meshwright.solver.training.search.aims import Aim, LeastEnergy, LeastStepTime, aim_of
-from meshwright.solver.training.search.best_first import decision_tables, search
-from meshwright.solver.training.search.search_result import SearchResult, Solved
+from meshwright.solver.training.search.best_first import SearchResult, Solved, decision_tables, search
 from meshwright.solver.training.space.adapters import suits_nodes
 from meshwright.solver.training.space.candidates import summary
-from meshwright.solver.training.space.meshes import Mesh
 
 SECONDS_PER_HOUR = 3600.0
 
@@ -80,7 +81,7 @@ def require_whole_cluster(request: TrainingRequest, option: str) -> None:
         )
 
 
-def search_sizes(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> SizedResult | None:
+def search_sizes(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> SizedResult | None:
     """The part of the cluster that is best by ``request.objective``; None when no part meets the SLO.
 
     Sizes are whole nodes from one upwards, and equal parts of one node, in the order of their devices; each is searched
@@ -97,8 +98,9 @@ def search_sizes(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, pr
             continue
         sized = replace(request, cluster=part)
         costs = TrainingCosts(sized)
-        limit = best_value if request.objective is Objective.ENERGY else min(slo_limit_s, _step_limit_s(sized, best_value))
-        aim = aim_of(sized, costs, slowest_s=slo_limit_s)
+        by_energy = request.objective is Objective.ENERGY
+        limit = best_value if by_energy else min(request.longest_step_s, _step_limit_s(sized, best_value))
+        aim = aim_of(costs)
         result = search(sized, costs, aim=aim, stop=stop, progress=progress, limit=limit)
         proven = proven and (result.complete or (result.bound is not None and result.bound > limit))
         found = result.best
@@ -204,27 +206,6 @@ def _certificate(unit: str, value: float, *, proven: bool) -> Certificate:
     )
 
 
-# The time that a training step waits for networks between nodes that nobody measured.
-
-
-def unmeasured_wait_s(cluster: Cluster, axes: Axes, breakdown: TimeBreakdown, *, choices: MeshChoices) -> float:
-    """Seconds of a step that devices wait for networks between nodes, times the widest spread among those of the cluster that
-    nobody measured; 0 where all were measured. An axis leaves a node where it and the axes inside it have more ranks than the
-    smallest node."""
-    spread = widest_spread(cluster)
-    if spread == 0.0:
-        return 0.0
-    per_node = min(group.node.devices_per_node for group in cluster.groups)
-    mesh = Mesh(dp=axes.dp, pp=axes.pp, tp=axes.tp, cp=axes.cp, ep=axes.ep, etp=axes.etp or None, choices=choices)
-    waits_s: list[float] = [getattr(breakdown, f"{sent}_comm_s") for sent, ranks in mesh.spans.items() if ranks > per_node]
-    return spread * sum(waits_s)
-
-
-def widest_spread(cluster: Cluster) -> float:
-    """The widest spread of the logarithm of a network's share of line rate, among unmeasured networks that join the nodes."""
-    return max((network.log_sigma for network in networks_between(cluster).values() if not network.is_measured), default=0.0)
-
-
 # A sweep for the frontier: for each number of devices the fastest plans by how much memory they leave, and the thriftiest.
 #
 # Each point is the proven best of its own search: fastest on so many devices among plans that leave that share of memory free,
@@ -234,7 +215,7 @@ RESERVE_STEP = 0.05
 """Shares of memory between two points of a sweep."""
 
 
-def swept_plans(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, progress: OnProgress) -> tuple[Costed, ...]:
+def swept_plans(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> tuple[Costed, ...]:
     """Plans within the SLO for the frontier; none unless the request asks for a sweep. What is found before ``stop`` stays."""
     if request.search.frontier is not FrontierScope.SWEPT:
         return ()
@@ -242,7 +223,7 @@ def swept_plans(request: TrainingRequest, *, slo_limit_s: float, stop: Stop, pro
         found
         for part in swept_parts(request.cluster)
         if suits_nodes(part, request.search)
-        for found in _of_part(replace(request, cluster=part), slo_limit_s, stop, progress)
+        for found in _of_part(replace(request, cluster=part), stop, progress)
     )
 
 
@@ -257,16 +238,16 @@ def swept_parts(cluster: Cluster) -> Iterator[Cluster]:
             yield part
 
 
-def _of_part(request: TrainingRequest, slo_limit_s: float, stop: Stop, progress: OnProgress) -> Iterator[Costed]:
+def _of_part(request: TrainingRequest, stop: Stop, progress: OnProgress) -> Iterator[Costed]:
     """The plan of least energy, then the fastest plan, the fastest that leaves more memory, and so on."""
     costs = TrainingCosts(request)
-    thrifty = _best(costs, LeastEnergy(request, costs, slowest_s=slo_limit_s), math.inf, stop, progress)
+    thrifty = _best(costs, LeastEnergy(request, costs, slowest_s=request.longest_step_s), math.inf, stop, progress)
     if thrifty is not None:
         yield Costed(request, costs, thrifty)
     reserve = request.cluster.memory_reserve
     while reserve < 1.0 and not stop():
         tighter = costs.with_memory_reserve(reserve)
-        found = _best(tighter, LeastStepTime(tighter), slo_limit_s, stop, progress)
+        found = _best(tighter, LeastStepTime(tighter), request.longest_step_s, stop, progress)
         if found is None:
             return
         tables = decision_tables(found.decision, costs)
@@ -284,3 +265,77 @@ def _free_share(cost: DecisionCost, request: TrainingRequest) -> float:
     """Share of the fullest device's memory that a plan leaves at the quantile asked for, beside what is reserved."""
     taken = max(stage.law.margin(request.search.risk) * stage.device_bytes / stage.usable_bytes for stage in cost.stages)
     return (1.0 - request.cluster.memory_reserve) * (1.0 - taken)
+
+
+# The plans that no other beats in throughput, memory headroom, devices, cost and energy at once.
+
+TIE = 1e-9
+"""Figures closer than this, relatively, count as equal."""
+
+
+@dataclass(frozen=True)
+class Costed:
+    """A plan with the request, its part of the cluster, that it was found for."""
+
+    request: TrainingRequest
+    costs: TrainingCosts
+    solved: Solved
+
+
+def headroom_bytes(cost: DecisionCost) -> float:
+    """Return the memory that the fullest device has left, in bytes that its driver counts."""
+    return max(0.0, min(stage.usable_bytes - stage.device_bytes for stage in cost.stages))
+
+
+def frontier(best: Costed, others: Iterable[Costed]) -> tuple[FrontierPoint, ...]:
+    """The best plan, and of the others those that no plan beats in every respect; fewest devices and fastest first."""
+    first = _point(best)
+    kept = [first]
+    points = [_point(other) for other in others]
+    for point in sorted(points, key=lambda p: (-p.tokens_per_s, p.devices, p.summary)):
+        if not any(at_least_as_good(known, point) for known in kept):
+            kept = [known for known in kept if known is first or not at_least_as_good(point, known)]
+            kept.append(point)
+    return tuple(sorted(kept, key=lambda p: (p.devices, -p.tokens_per_s, p.summary)))
+
+
+def at_least_as_good(a: FrontierPoint, b: FrontierPoint) -> bool:
+    """Return True if no figure of ``a`` is worse than that of ``b``."""
+    return all(_at_most(mine, theirs) for mine, theirs in zip(_losses(a), _losses(b), strict=True))
+
+
+def _losses(point: FrontierPoint) -> tuple[float, ...]:
+    """Figures of which less is better. Those that are unknown are unknown of all plans of a request."""
+    return (
+        -point.tokens_per_s,
+        -(point.memory_headroom_bytes or 0.0),
+        float(point.devices),
+        point.cost_per_million_tokens or 0.0,
+        point.energy_per_step_j or 0.0,
+    )
+
+
+def _at_most(a: float, b: float) -> bool:
+    return a <= b + TIE * abs(b)
+
+
+def _point(costed: Costed) -> FrontierPoint:
+    request, solved = costed.request, costed.solved
+    workload, candidate = request.workload, solved.decision.candidate
+    tables = decision_tables(solved.decision, costed.costs)
+    tokens_per_s = workload.global_batch * workload.seq_len / solved.cost.step_time_s
+    return FrontierPoint(
+        summary=summary(candidate),
+        devices=candidate.mesh.stage_devices * candidate.mesh.pp,
+        tokens_per_s=tokens_per_s,
+        peak_memory_bytes=solved.cost.peak_bytes,
+        memory_headroom_bytes=headroom_bytes(solved.cost),
+        cost_per_million_tokens=cost_per_million_tokens(all_devices(request.cluster), tokens_per_s),
+        energy_per_step_j=step_energy_j(request.cluster, solved.decision, solved.cost, tables),
+    )
+
+
+def cost_per_million_tokens(devices: Iterable[tuple[Device, int]], tokens_per_s: float) -> float | None:
+    """USD of so many devices of each kind; None where one has no price."""
+    per_hour = price_per_hour(devices)
+    return None if per_hour is None else per_hour / 3600.0 / tokens_per_s * 1e6

@@ -13,10 +13,9 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import AlsoTry, Equals, TimeBreakdown
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
-from meshwright.solver.training.costs.breakdown import all_devices, time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.search.best_first import decision_tables
-from meshwright.solver.training.search.search_result import SearchResult, Solved
+from meshwright.solver.training.costs.evaluate import all_devices, time_breakdown
+from meshwright.solver.training.search.best_first import SearchResult, Solved, decision_tables
 from meshwright.solver.training.space.candidates import Candidate, away, summary
 
 # The noise of ranking: how far the measured order of two plans may be from the predicted one.

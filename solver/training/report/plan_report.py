@@ -24,24 +24,36 @@ from meshwright.solver.answer.predicted import (
     Status,
     TimeBreakdown,
     status_without_plan,
+    unfinished_search,
 )
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import restrictions_text
-from meshwright.solver.training.costs.breakdown import devices_of, step_energy_j, step_flops, time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageCost, StageSpan
-from meshwright.solver.training.costs.stage_table import Sharding, StageTable
-from meshwright.solver.training.report.bands import calibrations_used, has_untold_rates, step_time_bands, step_traits
-from meshwright.solver.training.report.device_counts import SizedResult, unmeasured_wait_s
-from meshwright.solver.training.report.equals import STEP_TIME, energy_of, equal_plans
-from meshwright.solver.training.report.frontier import Costed, cost_per_million_tokens, frontier
-from meshwright.solver.training.report.slo import slo_limit_s
-from meshwright.solver.training.search.best_first import decision_tables
+from meshwright.solver.training.costs.evaluate import (
+    Decision,
+    DecisionCost,
+    Sharding,
+    StageCost,
+    StageSpan,
+    StageTable,
+    devices_of,
+    step_energy_j,
+    step_flops,
+    time_breakdown,
+)
+from meshwright.solver.training.report.bands import calibrations_used, plan_bands
+from meshwright.solver.training.report.device_counts import (
+    Costed,
+    SizedResult,
+    cost_per_million_tokens,
+    frontier,
+)
+from meshwright.solver.training.report.equals import STEP_TIME, energy_of, equal_form, equal_plans
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, Solved, decision_tables
 from meshwright.solver.training.search.partition import MemoryShortfall
-from meshwright.solver.training.search.search_result import SearchResult, Solved
 from meshwright.solver.training.space.candidates import Candidate, launcher_schedules, summary
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
@@ -89,7 +101,7 @@ def feasible_plan(
         frontier=frontier(Costed(request, costs, best), [*others, *swept]),
     )
     ranked = energy_of(request.cluster) if request.objective is Objective.ENERGY else STEP_TIME
-    return replace(plan, equals=equal_plans(costs, result, slowest_s=slo_limit_s(request), ranked=ranked))
+    return replace(plan, equals=equal_plans(costs, result, slowest_s=request.longest_step_s, ranked=ranked))
 
 
 def _step_certificate(request: TrainingRequest, best: Solved, result: SearchResult) -> Certificate:
@@ -165,15 +177,12 @@ def decided_plan(
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=step_energy_j(request.cluster, decision, cost, tables),
-            bands=step_time_bands(
+            bands=plan_bands(
                 request,
-                step_traits(
-                    request.model,
-                    breakdown,
-                    [stage.time_s for stage in cost.stages],
-                    unmeasured_wait_s=unmeasured_wait_s(request.cluster, axes_of(mesh), breakdown, choices=mesh.choices),
-                    untold_rates=has_untold_rates(request.cluster),
-                ),
+                axes_of(mesh),
+                breakdown,
+                [stage.time_s for stage in cost.stages],
+                choices=mesh.choices,
                 step_time_s=cost.step_time_s,
                 tokens_per_s=tokens_per_s,
                 mfu=mfu,
@@ -287,6 +296,40 @@ def host_memory_reason(stage: int, cost: StageCost) -> Reason:
             f"{where}, its share of which is {have / GIB:.2f} GiB"
         ),
         remedies=("move smaller shares (offload)", "shard over more ranks", "use hosts with more memory, or drives"),
+    )
+
+
+def slo_reason(request: TrainingRequest, step_time_s: float, *, factor: float = 1.0) -> Reason | None:
+    """Reason why the best step time breaks the SLO; None when it keeps it. A measured step takes ``factor`` times the predicted
+    one at most, with the SLO's confidence; 1 where targets are in the cost model's time."""
+    workload, slo = request.workload, request.slo
+    limits = []
+    if slo.max_step_time_s is not None:
+        limits.append(("slo.max_step_time_s", slo.max_step_time_s))
+    if slo.min_tokens_per_s is not None:
+        limits.append(("slo.min_tokens_per_s", workload.global_batch * workload.seq_len / slo.min_tokens_per_s))
+    promised_s = step_time_s * factor
+    broken = [(name, limit_s) for name, limit_s in limits if promised_s > limit_s]
+    if not broken:
+        return None
+    name, limit_s = min(broken, key=lambda item: item[1])
+    tokens = workload.global_batch * workload.seq_len
+    upper = "" if factor == 1.0 else f", up to {promised_s:.4g} s with slo.confidence {slo.confidence:g}"
+    return Reason(
+        constraint=name,
+        need=promised_s,
+        have=limit_s,
+        unit="s",
+        message=(
+            f"{name}: the fastest step that fits takes {step_time_s:.4g} s ({tokens / step_time_s:,.0f} tokens/s){upper}, the "
+            f"SLO allows {limit_s:.4g} s ({tokens / limit_s:,.0f} tokens/s): {promised_s / limit_s:.3f} times too slow"
+        ),
+        remedies=(
+            "add devices, or faster ones",
+            "relax the SLO",
+            *(() if factor == 1.0 else ("ask for less slo.confidence, or report measured runs",)),
+            "lift restrictions in 'search'",
+        ),
     )
 
 
@@ -431,3 +474,49 @@ def _why_worse(costs: TrainingCosts, best: Solved, other: Solved) -> str:
 
 def _breakdown(costs: TrainingCosts, solved: Solved) -> TimeBreakdown:
     return time_breakdown(solved.decision, solved.cost, decision_tables(solved.decision, costs))
+
+
+# The certificate of searches of wider spaces and of the plan that they began with, and the name of the one that lost.
+
+UNFINISHED_REMEDIES = ("raise search.time_limit_s or search.max_candidates", "restrict the space in 'search'")
+"""The remedies for a search that was stopped before it decided."""
+
+
+def widened(given: Certificate, objective_s: float, bound_s: float, *, by: str) -> Certificate:
+    """Certificate of a step time and of a bound, no more than it, over the given space and what it was widened ``by``."""
+    gap = (objective_s - bound_s) / objective_s
+    proven = gap <= RELATIVE_TIE
+    return Certificate(
+        status=Status.OPTIMAL if proven else Status.FEASIBLE,
+        objective=objective_s,
+        bound=objective_s if proven else bound_s,
+        gap=0.0 if proven else gap,
+        unit="s",
+        space=f"{given.space}; or {by}",
+    )
+
+
+def bounded_by(plan: Plan, floor_s: float) -> Plan:
+    """The plan under a bound that holds for every plan, where its certificate has proven less."""
+    given = plan.certificate
+    if given.status is not Status.FEASIBLE or given.objective is None or given.bound is None or given.bound >= floor_s:
+        return plan
+    bound_s = min(floor_s, given.objective)
+    return replace(plan, certificate=replace(given, bound=bound_s, gap=(given.objective - bound_s) / given.objective))
+
+
+def still_open(given: Plan) -> Plan:
+    """The answer where the given space holds no plan and the search of the wider one was stopped: undecided."""
+    reason = unfinished_search(
+        given.search.candidates, looked_for="a plan that fits and meets the SLO", remedies=UNFINISHED_REMEDIES
+    )
+    certificate = replace(given.certificate, status=status_without_plan(reason))
+    return replace(given, certificate=certificate, reason=reason)
+
+
+def instead_of(given: Plan, best: Plan, name: str) -> Plan:
+    """The best plan with the given one, which is called so, as its first runner-up, and as its equal where noise allows."""
+    given_s = given.certificate.objective
+    why = "nothing fits or meets the SLO" if given_s is None else f"takes {given_s:.4g} s a step"
+    losers = (RunnerUp(name, given_s, why), *given.runners_up)
+    return replace(best, runners_up=losers[:MAX_RUNNERS_UP], equals=equal_form(given, best, name))

@@ -29,8 +29,7 @@ from meshwright.solver.training.costs.evaluate import evaluate_decision
 from meshwright.solver.training.report.equals import RANKING_NOISE, Shares, shares_of
 from meshwright.solver.training.report.plan_report import decided_plan
 from meshwright.solver.training.search.aims import LeastStepTime
-from meshwright.solver.training.search.best_first import decision_tables, search
-from meshwright.solver.training.search.search_result import Solved
+from meshwright.solver.training.search.best_first import Solved, decision_tables, search
 from meshwright.solver.training.space.implementation import implementation_of
 
 MOST_TRIALS = 8

@@ -19,10 +19,16 @@ from meshwright.costmodels.cluster.rank_runs import COMMUNICATING_ACTIVITY, COMP
 from meshwright.costmodels.pipeline import n_copies
 from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.costs.breakdown import devices_of_runs, step_energy_j
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost
-from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageTable
+from meshwright.solver.training.costs.evaluate import (
+    Decision,
+    DecisionCost,
+    FloatArray,
+    Sharding,
+    StageTable,
+    devices_of_runs,
+    step_energy_j,
+)
 from meshwright.solver.training.search.bounds import Member, family_bound_s, launch_bound_s, member_bound_s
 from meshwright.solver.training.space.candidates import Candidate, CandidateFamily
 
@@ -170,11 +176,11 @@ def _active_s(computing_s: FloatArray | np.float64, working_s: FloatArray | np.f
     return np.asarray(activity, np.float64)
 
 
-def aim_of(request: TrainingRequest, costs: TrainingCosts, *, slowest_s: float) -> Aim:
-    """Return the aim of the request's objective on a given cluster: energy, or the time that all other objectives follow
-    from."""
+def aim_of(costs: TrainingCosts) -> Aim:
+    """Return the aim of a request's objective on its cluster: energy, or the time that all other objectives follow from."""
+    request = costs.request
     if request.objective is Objective.ENERGY:
-        return LeastEnergy(request, costs, slowest_s=slowest_s)
+        return LeastEnergy(request, costs, slowest_s=request.longest_step_s)
     return LeastStepTime(costs)
 
 

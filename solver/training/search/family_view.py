@@ -15,11 +15,19 @@ from meshwright.costmodels.pipeline import SendTiming, n_copies
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.training.costs.evaluate import units_in_flight
+from meshwright.solver.training.costs.evaluate import FloatArray, Sharding, StageKind, units_in_flight
 from meshwright.solver.training.costs.part_borders import cuts_of
-from meshwright.solver.training.costs.stage_table import FloatArray, Sharding, StageKind
 from meshwright.solver.training.search.aims import BoundedMembers, Pending
-from meshwright.solver.training.search.bounds import ScheduleWay, SharedFigures, shown_sends_s
+from meshwright.solver.training.search.bounds import (
+    Laid,
+    Rows,
+    ScheduleWay,
+    SharedFigures,
+    joined,
+    laid,
+    shown_sends_s,
+    with_least,
+)
 from meshwright.solver.training.search.bundle_kernels import (
     ROUNDING,
     any_borders_bounds,
@@ -27,7 +35,6 @@ from meshwright.solver.training.search.bundle_kernels import (
     some_layers_bounds,
     some_of_parts_bounds,
 )
-from meshwright.solver.training.search.choice_rows import Laid, Rows, joined, laid, with_least
 from meshwright.solver.training.space.candidates import Candidate, CandidateFamily
 from meshwright.solver.training.space.state_places import StatePlace
 

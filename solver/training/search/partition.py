@@ -18,9 +18,8 @@ from meshwright.solver.problem.layer_dag import LayerDag, downsets
 from meshwright.solver.stages import memory_shortage, partition_layers
 from meshwright.solver.stages.longest import FoundPartition, least_objective
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, StageSpan, units_in_flight
+from meshwright.solver.training.costs.evaluate import Decision, FloatArray, StageSpan, StageTable, units_in_flight
 from meshwright.solver.training.costs.part_borders import EvenCuts, FirstLayers, cost_even_cuts, fastest_that_fits, roomiest
-from meshwright.solver.training.costs.stage_table import FloatArray, StageTable
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.space.candidates import Candidate
 

@@ -15,6 +15,13 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 
 
+def refuse_workload(request: TrainingRequest) -> None:
+    """Raise WorkloadError for a model, a number format, adapters or documents that the search or its launcher is not for."""
+    refuse_models(request)
+    refuse_adapters(request)
+    refuse_documents(request)
+
+
 def refuse_models(request: TrainingRequest) -> None:
     """Raise WorkloadError for a model or a number format that the launcher does not train."""
     search = request.search

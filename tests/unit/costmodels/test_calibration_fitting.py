@@ -9,10 +9,9 @@ from meshwright.costmodels.calibration.collectives import Collective, read_colle
 from meshwright.costmodels.calibration.kernel_file import kernel_calibration, read_calibration
 from meshwright.costmodels.calibration.kernels import VectorKernel
 from meshwright.costmodels.fitting.board import board_of
-from meshwright.costmodels.fitting.calibration import fit_kernels
+from meshwright.costmodels.fitting.calibration import fit_kernels, fit_memory
 from meshwright.costmodels.fitting.check import fold_numbers, held_out_ratios
 from meshwright.costmodels.fitting.collectives import fit_collectives
-from meshwright.costmodels.fitting.kernels import fit_memory
 from meshwright.costmodels.fitting.samples import SampleError, SampleKind, Samples, samples_of
 from meshwright.costmodels.network.collectives import curve_s
 from meshwright.costmodels.units import DType

@@ -13,7 +13,7 @@ from meshwright.costmodels.calibration.kernel_file import kernel_calibration, re
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError, VectorKernel
 from meshwright.costmodels.curves.attention import decodes_s, prefills_s
 from meshwright.costmodels.curves.gemm import GemmCurve, Silicon, bilinear, gemms_s, stencil, trilinear
-from meshwright.costmodels.fitting.kernels import fit_decode, fit_gemm, fit_memory, fit_prefill
+from meshwright.costmodels.fitting.calibration import fit_decode, fit_gemm, fit_memory, fit_prefill
 from meshwright.costmodels.units import DType
 
 H100 = Silicon(peak_flops=989.4e12, memory_bytes_per_s=3.352e12, element_bytes=2.0)

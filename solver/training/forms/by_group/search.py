@@ -28,18 +28,24 @@ from meshwright.solver.control import OnProgress, Stop, part_of
 from meshwright.solver.problem.choices import BatchShares, FrontierScope, Gradients, GroupOrder, Objective, Space
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import Slo, TrainingRequest
-from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.forms.joint_certificate import instead_of, still_open, widened
+from meshwright.solver.training.costs.evaluate import compute_bound_s
 from meshwright.solver.training.forms.uniform.prediction import judged, predict_pipelines
-from meshwright.solver.training.report.bands import calibrations_used, has_untold_rates, step_time_bands, step_traits
-from meshwright.solver.training.report.device_counts import require_whole_cluster, unmeasured_wait_s, widest_spread
-from meshwright.solver.training.report.frontier import cost_per_million_tokens
-from meshwright.solver.training.report.plan_report import MAX_RUNNERS_UP, feasible_plan
-from meshwright.solver.training.report.slo import slo_limit_s, slo_reason
-from meshwright.solver.training.search.best_first import search
+from meshwright.solver.training.report.bands import calibrations_used, plan_bands
+from meshwright.solver.training.report.device_counts import (
+    cost_per_million_tokens,
+    require_whole_cluster,
+)
+from meshwright.solver.training.report.plan_report import (
+    MAX_RUNNERS_UP,
+    feasible_plan,
+    instead_of,
+    slo_reason,
+    still_open,
+    widened,
+)
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, search
 from meshwright.solver.training.search.partition import ParameterLimit
-from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult
 
 # Plans whose node groups have replicas of their own: taken apart into a plan for each group, and put together again.
 #
@@ -160,7 +166,6 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
     assert breakdown is not None
     predicted = [plan.predicted for plan in plans if plan.predicted is not None]
     pipelines = pipelines_of(first)
-    wait_s = unmeasured_wait_s(request.cluster, pipelines.axes, breakdown, choices=pipelines)
     return replace(
         first,
         devices=sum(plan.devices for plan in plans),
@@ -174,15 +179,13 @@ def joined_plan(request: TrainingRequest, plans: Sequence[Plan]) -> Plan:
             mfu=mfu,
             cost_per_million_tokens=cost_per_million_tokens(devices, tokens_per_s),
             energy_per_step_j=_energy_j(request.cluster, plans, step_s),
-            bands=step_time_bands(
+            bands=plan_bands(
                 request,
-                step_traits(
-                    request.model,
-                    breakdown,
-                    [stage.time_s for stage in pipelines.stages],
-                    unmeasured_wait_s=wait_s + widest_spread(request.cluster) * gradients_s,
-                    untold_rates=has_untold_rates(request.cluster),
-                ),
+                pipelines.axes,
+                breakdown,
+                [stage.time_s for stage in pipelines.stages],
+                choices=pipelines,
+                exchange_s=gradients_s,
                 step_time_s=step_s,
                 tokens_per_s=tokens_per_s,
                 mfu=mfu,
@@ -308,7 +311,7 @@ def best_by_group(request: TrainingRequest, given: Plan | None, *, stop: Stop, p
     """The better of ``given``, whose replicas share evenly, and the best plan with replicas by node group."""
     assert given is not None, "equal pipelines are searched first"
     workload = request.workload
-    limit_s = min(slo_limit_s(request), given.certificate.objective or math.inf)
+    limit_s = min(request.longest_step_s, given.certificate.objective or math.inf)
     pools = [_Pool(request, index, stop, progress) for index in range(len(request.cluster.groups))]
     part = part_sequences(workload.global_batch)
     best, bound = given, math.inf

@@ -26,16 +26,22 @@ from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
-from meshwright.solver.training.costs.breakdown import compute_bound_s
-from meshwright.solver.training.costs.evaluate import StageSpan
-from meshwright.solver.training.forms.joint_certificate import instead_of, still_open, widened
+from meshwright.solver.training.costs.evaluate import StageSpan, compute_bound_s
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_plan
-from meshwright.solver.training.forms.stagewise.stage_sizes import Borders, StageBegin, Way, every_border, places, stage_ways
+from meshwright.solver.training.forms.stagewise.stage_sizes import (
+    Borders,
+    StageBegin,
+    Way,
+    every_border,
+    places,
+    sized_request,
+    stage_sizes,
+    stage_ways,
+)
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.report.device_counts import require_whole_cluster
-from meshwright.solver.training.report.slo import slo_limit_s
-from meshwright.solver.training.search.search_result import RELATIVE_TIE
-from meshwright.solver.training.space.stage_sizes import sized_request, stage_sizes
+from meshwright.solver.training.report.plan_report import instead_of, still_open, widened
+from meshwright.solver.training.search.best_first import RELATIVE_TIE
 
 # Runs of layers as stages: for a size and place of stages, every way to run each run of layers that no other beats there.
 
@@ -202,7 +208,7 @@ def best_stagewise(request: TrainingRequest, given: Plan | None, *, stop: Stop, 
     """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, over the cluster's
     own arrangement of node groups and the others. Nothing is told of the way there."""
     assert given is not None, "equal pipelines are searched first"
-    limit_s = min(slo_limit_s(request), given.certificate.objective or math.inf)
+    limit_s = min(request.longest_step_s, given.certificate.objective or math.inf)
     best: _Found | None = None
     known, finished = _Known(stop), True
     for arrangement in (Arrangement(), *other_arrangements(request)):

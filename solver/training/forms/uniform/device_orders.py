@@ -18,12 +18,10 @@ from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import GroupOrder
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.forms.joint_certificate import still_open
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.equals import RANKING_NOISE
-from meshwright.solver.training.report.plan_report import MAX_RUNNERS_UP, feasible_plan
-from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.search.search_result import RELATIVE_TIE
+from meshwright.solver.training.report.plan_report import MAX_RUNNERS_UP, feasible_plan, still_open
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, search
 from meshwright.solver.training.space.adapters import suits_nodes
 
 MAX_ORDERS = 24
@@ -38,7 +36,6 @@ def best_arrangement(
     given: Plan,
     others: Sequence[Arrangement],
     *,
-    slo_limit_s: float,
     stop: Stop,
     progress: OnProgress,
 ) -> Plan:
@@ -55,7 +52,7 @@ def best_arrangement(
     for arrangement in others:
         placed = arranged(request, arrangement)
         costs = TrainingCosts(placed)
-        limit_s = min(slo_limit_s, best.certificate.objective or math.inf)
+        limit_s = min(request.longest_step_s, best.certificate.objective or math.inf)
         result = search(placed, costs, stop=stop, progress=progress, limit=limit_s, reach=RANKING_NOISE.within)
         proven = proven and (result.complete or (result.bound is not None and result.bound > limit_s))
         bound = min(bound, math.inf if result.bound is None else result.bound)

@@ -25,15 +25,13 @@ from meshwright.solver.problem.choices import BatchShares, GroupOrder, Launcher,
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
-from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import evaluate_decision
+from meshwright.solver.training.costs.evaluate import compute_bound_s, evaluate_decision
 from meshwright.solver.training.forms.uniform.prediction import decision_of
 from meshwright.solver.training.report.device_counts import UNITS
 from meshwright.solver.training.report.equals import RANKING_NOISE
 from meshwright.solver.training.report.plan_report import feasible_plan, space_text
-from meshwright.solver.training.search.best_first import decision_tables, search
-from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, Solved, decision_tables, search
 from meshwright.solver.training.space.candidates import families
 
 SHARE = 0.6
@@ -56,19 +54,17 @@ class Inside:
     bound_s: float
 
 
-def launchable_inside(
-    request: TrainingRequest, costs: TrainingCosts, *, slo_limit_s: float, stop: Stop, progress: OnProgress
-) -> Inside | None:
+def launchable_inside(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress) -> Inside | None:
     """The best plan that any launcher is found to run before ``stop``; None where there is none.
 
     ``costs`` are those of the free space.
     """
     floor_s, bound_s = compute_bound_s(request), math.inf
-    simple = _of_simple_shape(request, costs, slo_limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=progress)
+    simple = _of_simple_shape(request, costs, floor_s=floor_s, stop=stop, progress=progress)
     best: Plan | None = None
     # Launchers are searched as if no simple plan were known: what a finished search answers does not depend on it.
     for launcher in _launchers(request.search.launcher):
-        limit_s = min(slo_limit_s, _step_s(best))
+        limit_s = min(request.longest_step_s, _step_s(best))
         part = launchable_part(request.search, launcher)
         told = progress if _has_the_kernels(request, launcher) else _without_plans(progress)
         found, proven_s = _best_of(request, part, limit_s=limit_s, floor_s=floor_s, stop=stop, progress=told)
@@ -101,12 +97,12 @@ def _without_plans(listener: OnProgress) -> OnProgress:
 
 
 def _of_simple_shape(
-    request: TrainingRequest, costs: TrainingCosts, *, slo_limit_s: float, floor_s: float, stop: Stop, progress: OnProgress
+    request: TrainingRequest, costs: TrainingCosts, *, floor_s: float, stop: Stop, progress: OnProgress
 ) -> Plan | None:
     """The best of the `simple_parts` of the first launcher that has a plan there."""
     for part in simple_parts(request.search):
         told = progress if _has_the_kernels(request, part.launcher) else _without_plans(progress)
-        plan, _ = _best_of(request, part, limit_s=slo_limit_s, floor_s=floor_s, stop=stop, progress=told)
+        plan, _ = _best_of(request, part, limit_s=request.longest_step_s, floor_s=floor_s, stop=stop, progress=told)
         if plan is not None and _is_of_the_space(request, costs, plan, part.launcher):
             # A search that ends with its first plan has not told of it.
             _tell(progress, plan)

@@ -22,11 +22,9 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision, positions
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, Sharding, StageSpan, evaluate_decision, positions
 from meshwright.solver.training.costs.part_borders import FirstLayers
-from meshwright.solver.training.costs.stage_table import Sharding
-from meshwright.solver.training.report.plan_report import decided_plan, host_memory_reason, memory_reason
-from meshwright.solver.training.report.slo import slo_reason
+from meshwright.solver.training.report.plan_report import decided_plan, host_memory_reason, memory_reason, slo_reason
 from meshwright.solver.training.search.partition import MemoryShortfall
 from meshwright.solver.training.space.adapters import keeps_documents_together
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate

@@ -10,14 +10,11 @@ from typing import Any
 
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason, unfinished_search
-from meshwright.solver.control import OnProgress, Stop, heed, part_of
+from meshwright.solver.control import OnProgress, Stop, heed, part_of, steps_of
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import evaluate_decision
-from meshwright.solver.training.costs.stage_table import Sharding
-from meshwright.solver.training.forms.joint_certificate import UNFINISHED_REMEDIES
+from meshwright.solver.training.costs.evaluate import Sharding, compute_bound_s, evaluate_decision
 from meshwright.solver.training.forms.uniform.device_orders import best_arrangement, other_arrangements
 from meshwright.solver.training.forms.uniform.launchable_inside import (
     SHARE,
@@ -28,22 +25,24 @@ from meshwright.solver.training.forms.uniform.launchable_inside import (
 )
 from meshwright.solver.training.report.device_counts import swept_plans
 from meshwright.solver.training.report.equals import RANKING_NOISE
-from meshwright.solver.training.report.plan_report import feasible_plan, infeasible_plan, memory_reason
-from meshwright.solver.training.report.slo import slo_limit_s, slo_reason, steps_of
-from meshwright.solver.training.search.best_first import expand, search
+from meshwright.solver.training.report.plan_report import (
+    UNFINISHED_REMEDIES,
+    feasible_plan,
+    infeasible_plan,
+    memory_reason,
+    slo_reason,
+)
+from meshwright.solver.training.search.best_first import RELATIVE_TIE, SearchResult, Solved, expand, search
 from meshwright.solver.training.search.bounds import Member, family_bound_s, least_shortfall_bytes, member_bound_s
 from meshwright.solver.training.search.partition import MemoryShortfall, cut, smallest_shortfall
-from meshwright.solver.training.search.search_result import RELATIVE_TIE, SearchResult, Solved
-from meshwright.solver.training.space.adapters import refuse_adapters, refuse_documents, refuse_models
+from meshwright.solver.training.space.adapters import refuse_workload
 from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.training.space.sliced_sequences import check_token_slices
 
 
 def refuse_uniform(request: TrainingRequest) -> None:
     """Raise WorkloadError for models, adapters, documents, orders and slices that can't be searched."""
-    refuse_models(request)
-    refuse_adapters(request)
-    refuse_documents(request)
+    refuse_workload(request)
     other_arrangements(request)
     check_token_slices(request)
 
@@ -55,7 +54,7 @@ def best_uniform(request: TrainingRequest, given: Plan | None, *, stop: Stop, pr
     inside = _inside(request, costs, stop=stop, progress=progress)
     own = _plan_in_given_order(request, costs, inside, stop=stop, progress=progress)
     others = other_arrangements(request)
-    return best_arrangement(request, own, others, slo_limit_s=slo_limit_s(request), stop=stop, progress=progress)
+    return best_arrangement(request, own, others, stop=stop, progress=progress)
 
 
 def _inside(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress) -> Inside | None:
@@ -63,7 +62,7 @@ def _inside(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop, progr
     if not begins_with_launchable(request):
         return None
     part = part_of(stop, SHARE)
-    found = launchable_inside(request, costs, slo_limit_s=slo_limit_s(request), stop=part, progress=progress)
+    found = launchable_inside(request, costs, stop=part, progress=progress)
     # Bundles of a chain's shardings come to plans that fit as soon as to those near a known one.
     if found is None or found.solved is None or request.model.is_chain:
         return found
@@ -94,11 +93,11 @@ def _plan_in_given_order(
     )
     if inside is not None and (result.best is None or known_s < result.best.value * (1 - RELATIVE_TIE)):
         return certified(inside, result)
-    proven = result.complete or (result.bound is not None and result.bound > slo_limit_s(request))
+    proven = result.complete or (result.bound is not None and result.bound > request.longest_step_s)
     if result.best is not None:
         reason = slo_reason(request, result.best.cost.step_time_s)
         if reason is None:
-            swept = swept_plans(request, slo_limit_s=slo_limit_s(request), stop=stop, progress=steps_of(progress))
+            swept = swept_plans(request, stop=stop, progress=steps_of(progress))
             return feasible_plan(request, costs, result, swept=swept)
         if not proven:
             reason = _unfinished_reason(result)

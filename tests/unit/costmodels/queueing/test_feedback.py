@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshwright.costmodels.queueing.analytic.steady_state import Cumulants, Feedback, present, stay_s
+from meshwright.costmodels.queueing.analytic.percentiles import Cumulants, Feedback, present, stay_s
 
 ROUNDS, BASE_S, RATE = 500.0, 0.01, 2.0
 FIXED = np.array([ROUNDS])

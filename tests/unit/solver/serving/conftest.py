@@ -6,10 +6,8 @@ import pytest
 
 from meshwright.solver.serving import explain
 from meshwright.solver.serving.forms.pools import pools
-from meshwright.solver.serving.forms.switched import evaluation as switched_evaluation
 from meshwright.solver.serving.forms.switched import form as given_switched
 from meshwright.solver.serving.promise import evaluation
-from meshwright.solver.serving.promise import evaluation as one_layout
 from meshwright.solver.serving.workers import simulation
 
 
@@ -25,6 +23,6 @@ def short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six batch limits in place of some sixty."""
-    for module in (one_layout, switched_evaluation):
+    for module in (evaluation, given_switched):
         monkeypatch.setattr(module, "STEP_TOKENS", (1024, 4096))
         monkeypatch.setattr(module, "SEQUENCES", (4, 16, 64))

@@ -18,7 +18,7 @@ from meshwright.solver.serving.engines.layouts import prefill_layouts, worker_la
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.forms.pools.pools import PhaseKind, PhaseWorkers, PlacedPools, PoolsSimulator, phase, placed
 from meshwright.solver.serving.forms.switched.engine import SwitchedBuilder
-from meshwright.solver.serving.forms.switched.evaluation import TwoLayouts
+from meshwright.solver.serving.forms.switched.form import TwoLayouts
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator

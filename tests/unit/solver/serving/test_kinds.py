@@ -20,7 +20,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, PoissonArrivals, TraceArrivals
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.explain import Excluded
-from meshwright.solver.serving.forms.kinds.given import kind_requests, weighted_turns
+from meshwright.solver.serving.forms.kinds.answer import kind_requests, weighted_turns
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields

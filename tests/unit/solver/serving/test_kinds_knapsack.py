@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from meshwright.solver.serving.forms.kinds.planning import Item, Mix, Room, cheapest_mix, fastest_mix
+from meshwright.solver.serving.forms.kinds.form import Item, Mix, Room, cheapest_mix, fastest_mix
 
 ROOMS = {"a": Room(16, 2.0), "h": Room(8, 4.0)}
 

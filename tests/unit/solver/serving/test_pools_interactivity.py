@@ -21,8 +21,8 @@ from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts, prefill_layouts
 from meshwright.solver.serving.engines.traffic import Share
-from meshwright.solver.serving.forms.pools import planning as pools_planning
-from meshwright.solver.serving.forms.pools.planning import pools_points
+from meshwright.solver.serving.forms.pools import form as pools_form
+from meshwright.solver.serving.forms.pools.form import pools_points
 from meshwright.solver.serving.forms.pools.pools import placed
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
@@ -57,7 +57,7 @@ def test_a_time_limit_among_the_pools_leaves_a_note_and_no_chart(monkeypatch: py
         began.append(True)
         yield from pools_points(*given)
 
-    monkeypatch.setattr(pools_planning, "pools_points", late)
+    monkeypatch.setattr(pools_form, "pools_points", late)
     plan = plan_serving(asked(), stop=lambda: bool(began), progress=ignore_progress)
     assert began and plan.feasible and plan.interactivity is None
     assert "search.time_limit_s" in plan.notes[-1]

@@ -15,7 +15,7 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import PoissonArrivals, RateInterval, ScheduleArrivals
 from meshwright.solver.serving import plan_serving
-from meshwright.solver.serving.forms.kinds.given import kind_requests
+from meshwright.solver.serving.forms.kinds.answer import kind_requests
 from meshwright.solver.serving.promise.question import measurements
 from meshwright.solver.serving.workers.given import given_candidate
 from meshwright.solver.verify import Rule

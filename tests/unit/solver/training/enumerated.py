@@ -11,7 +11,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, part_of_node
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.space.stage_sizes import sized_request
+from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request
 from tests.unit.solver.training.least_pools import group_alone, least_of_pools
 from tests.unit.solver.training.least_stages import every_size, least_of_stages
 from tests.unit.solver.training.least_step import least_step

@@ -19,8 +19,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, evaluate_decision
-from meshwright.solver.training.costs.stage_table import StageTable
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, StageTable, evaluate_decision
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, NodeType
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN
-from meshwright.solver.training.space.stage_sizes import sized_request
 from tests.unit.solver.training.stage_columns import Columns, Floats, Table, alike, n_choices
 
 Figures = npt.NDArray[np.float64]

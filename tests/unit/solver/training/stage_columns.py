@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.stage_table import StageKind, StageTable
+from meshwright.solver.training.costs.evaluate import StageKind, StageTable
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.schedules import PLAIN
 from tests.unit.solver.training.every_plan import every_candidate

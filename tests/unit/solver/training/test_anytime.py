@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from meshwright.solver.control import Progress, ignore_progress, never_stop
+from meshwright.solver.control import Progress, ignore_progress, never_stop, steps_of
 from meshwright.solver.problem.choices import Space
-from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.planner import plan_training
-from meshwright.solver.training.report.slo import NeverWorse, steps_of
+from meshwright.solver.training.costs.evaluate import compute_bound_s
+from meshwright.solver.training.planner import NeverWorse, plan_training
 from meshwright.solver.training.search.best_first import search
 from tests.unit.solver.training.instances import random_request
 

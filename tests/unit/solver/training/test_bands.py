@@ -24,8 +24,8 @@ from meshwright.solver.training.report.bands import (
     has_untold_rates,
     step_time_bands,
     step_traits,
+    unmeasured_wait_s,
 )
-from meshwright.solver.training.report.device_counts import unmeasured_wait_s
 
 PP, DP = RankOrder.PP_OUTERMOST, RankOrder.DP_OUTERMOST
 PARTS = TimeBreakdown(

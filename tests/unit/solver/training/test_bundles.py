@@ -11,8 +11,7 @@ import pytest
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
-from meshwright.solver.training.costs.stage_table import Sharding
+from meshwright.solver.training.costs.evaluate import Decision, Sharding, evaluate_decision
 from meshwright.solver.training.search.aims import Pending
 from meshwright.solver.training.search.best_first import Bundling, expand, member_of
 from meshwright.solver.training.search.bounds import Member

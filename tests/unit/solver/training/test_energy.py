@@ -13,7 +13,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.costs.breakdown import devices_of
+from meshwright.solver.training.costs.evaluate import devices_of
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check

@@ -11,17 +11,15 @@ from meshwright.app.base.plan_words import equals_in_words
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import Slo, TrainingRequest
-from meshwright.solver.training.costs.breakdown import step_energy_j, time_breakdown
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
-from meshwright.solver.training.forms.joint_certificate import instead_of
+from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision, step_energy_j, time_breakdown
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.report.equals import MOST_TO_TRY, RANKING_NOISE, RankingNoise, energy_of, equal_plans
+from meshwright.solver.training.report.plan_report import instead_of
 from meshwright.solver.training.search.aims import LeastEnergy
-from meshwright.solver.training.search.best_first import decision_tables, expand, search
+from meshwright.solver.training.search.best_first import SearchResult, decision_tables, expand, search
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.search.partition import MemoryShortfall, partition_stages
-from meshwright.solver.training.search.search_result import SearchResult
 from meshwright.solver.training.space.candidates import families
 from tests.unit.solver.training.instances import random_request
 

@@ -18,8 +18,7 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.stages.longest import objective_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.search.search_result import Solved
+from meshwright.solver.training.search.best_first import Solved, search
 from meshwright.solver.training.space.schedules import pass_shares
 
 

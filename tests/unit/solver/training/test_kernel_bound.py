@@ -13,11 +13,11 @@ from meshwright.solver.control import never_stop
 from meshwright.solver.problem.choices import Space, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.costs.breakdown import compute_bound_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.kernel_bound import kernel_bound_s
+from meshwright.solver.training.costs.evaluate import compute_bound_s
+from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request
+from meshwright.solver.training.planner import kernel_bound_s
 from meshwright.solver.training.space.candidates import families
-from meshwright.solver.training.space.stage_sizes import sized_request
 
 EVERY = 7
 """Of so many families one is looked at."""

@@ -24,8 +24,7 @@ from meshwright.solver.training.forms.uniform.launchable_inside import (
 )
 from meshwright.solver.training.forms.uniform.search import best_near
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.training.search.best_first import search
-from meshwright.solver.training.search.search_result import SearchResult, Solved
+from meshwright.solver.training.search.best_first import SearchResult, Solved, search
 from meshwright.solver.verify.check import check
 from tests.unit.solver.training.instances import random_request
 
@@ -66,7 +65,7 @@ def test_a_search_without_time_keeps_the_plan_that_it_began_with(seed: int) -> N
 def test_launchable_plans_are_priced_as_plans_of_the_free_space(seed: int) -> None:
     request = random_request(seed)
     costs = TrainingCosts(request)
-    inside = launchable_inside(request, costs, slo_limit_s=float("inf"), stop=never_stop, progress=ignore_progress)
+    inside = launchable_inside(request, costs, stop=never_stop, progress=ignore_progress)
     if inside is None:
         return
     objective, bound = inside.plan.certificate.objective, inside.plan.certificate.bound

@@ -13,8 +13,8 @@ from meshwright.solver.answer.plan import FrontierPoint
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.choices import FrontierScope, Objective, Space
 from meshwright.solver.problem.request import Slo, TrainingRequest
-from meshwright.solver.training.costs.breakdown import step_energy_j
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import step_energy_j
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.unit.solver.training.every_plan import Priced, every_fitting_plan

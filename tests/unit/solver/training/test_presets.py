@@ -17,8 +17,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.training.costs.part_borders import even_cuts
 from meshwright.solver.training.planner import plan_training
-from meshwright.solver.training.space.candidates import Candidate, families
-from meshwright.solver.training.space.presets import PRESETS
+from meshwright.solver.training.space.candidates import PRESETS, Candidate, families
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields

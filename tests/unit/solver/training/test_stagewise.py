@@ -19,9 +19,8 @@ from meshwright.solver.problem.choices import GroupOrder, Objective, Recompute, 
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.switching import switch_bytes
 from meshwright.solver.training.explain import explain
-from meshwright.solver.training.forms.stagewise.stage_sizes import laid_out
+from meshwright.solver.training.forms.stagewise.stage_sizes import laid_out, stage_sizes
 from meshwright.solver.training.planner import predict_training
-from meshwright.solver.training.space.stage_sizes import stage_sizes
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields

@@ -45,7 +45,7 @@ def stages(request: TrainingRequest, given: Plan, stop: Stop) -> Plan:
 def orders(request: TrainingRequest, given: Plan, stop: Stop) -> Plan:
     others = other_arrangements(request)
     assert others
-    return best_arrangement(request, given, others, slo_limit_s=float("inf"), stop=stop, progress=ignore_progress)
+    return best_arrangement(request, given, others, stop=stop, progress=ignore_progress)
 
 
 def narrowed(request: TrainingRequest) -> TrainingRequest:
