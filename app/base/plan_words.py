@@ -10,8 +10,8 @@ from typing import assert_never
 from meshwright.app.base.figures import percent, significant
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
-from meshwright.solver.answer.predicted import GIVEN_PLAN, Equals, Status
-from meshwright.solver.problem.choices import Objective
+from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, Equals, Status
+from meshwright.solver.problem.choices import Objective, OperatorSolver
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, Slo
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 
@@ -36,6 +36,18 @@ def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
             return f"Undecided: whether a plan in the {space} space meets every constraint is not known."
         case _:
             assert_never(certificate.status)
+
+
+def operators_in_words(certificate: Certificate) -> str:
+    """Return the sentence that says which solvers proved the shardings of operators."""
+    return f"Operators: every sharding worth trying, proven by {' and '.join(_PROVER[each] for each in certificate.operator_solvers)}"
+
+
+_PROVER = {
+    OperatorSolver.ELIMINATION: "elimination",
+    OperatorSolver.ILP: "an integer linear program in PuLP",
+    OperatorSolver.CP_SAT: "CP-SAT of OR-Tools",
+}
 
 
 _BETTER = {

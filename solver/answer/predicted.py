@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.solver.problem.choices import OperatorSolver
 
 UNFINISHED_SEARCH = "search"
 """Constraint of the reason of a search that was stopped before it found a plan or proved that there is none."""
@@ -86,7 +87,8 @@ class Certificate:
 
     ``bound`` is a proven lower bound on the predicted objective of every plan in ``space`` under the cost model; it says
     nothing of the cost model's own error, which stands in ``Predicted.bands``. ``objective`` and ``bound`` are in ``unit``,
-    smaller is better. For an infeasible request both are None.
+    smaller is better. For an infeasible request both are None. ``operator_solvers`` are those that proved which shardings of
+    operators are worth trying, none where each operator has one.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -97,6 +99,7 @@ class Certificate:
     gap: float | None
     unit: str
     space: str
+    operator_solvers: tuple[OperatorSolver, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

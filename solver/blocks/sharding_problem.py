@@ -44,7 +44,8 @@ from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, Strategy, c
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.graph import Block, ModelGraph
-from meshwright.solver.sharding_problem.frontier import CriteriaGraph, frontier_choices
+from meshwright.solver.sharding_problem.criteria_graph import CriteriaGraph
+from meshwright.solver.sharding_problem.frontier import OperatorSearch
 
 # The operator-sharding problem of a block, solved exactly.
 #
@@ -94,16 +95,18 @@ def evaluate(problem: IntraOpProblem, choice: Sequence[int]) -> tuple[float, ...
     return tuple(float(value) for value in total)
 
 
-def frontier(problem: IntraOpProblem, stop: Stop = never_stop) -> tuple[IntraOpPoint, ...]:
-    """Every Pareto-optimal cost vector with one choice each, sorted by cost; ties go to the smallest choice.
+def frontier(
+    problem: IntraOpProblem, stop: Stop = never_stop, *, search: OperatorSearch | None = None
+) -> tuple[IntraOpPoint, ...]:
+    """Every Pareto-optimal cost vector with one choice each, sorted by cost; of elimination ties go to the smallest choice.
 
-    Raises SearchStopped.
+    ``search`` says which solver finds them, None the default. Raises SearchStopped and what `OperatorSearch.choices` does.
     """
     if all(len(costs) == 1 for costs in problem.node_costs):
         only = (0,) * len(problem.node_costs)
         return (IntraOpPoint(only, evaluate(problem, only)),)
     edges = tuple((edge.source, edge.target, edge.cost) for edge in problem.edges)
-    choices = frontier_choices(CriteriaGraph(problem.node_costs, edges, problem.n_objectives), stop)
+    choices = (search or OperatorSearch()).choices(CriteriaGraph(problem.node_costs, edges, problem.n_objectives), stop)
     points = [IntraOpPoint(choice, evaluate(problem, choice)) for choice in choices]
     return tuple(_undominated(points, problem.n_objectives))
 

@@ -121,6 +121,19 @@ DEFAULT_LAUNCHER = Launcher.MEGATRON_LM
 """The launcher of a request that names none, of serving requests, too."""
 
 
+class OperatorSolver(StrEnum):
+    """The method that finds how the operators of a block are sharded; all of them prove the same frontier."""
+
+    AUTO = "auto"
+    """Elimination, and the ILP for a block that is too wide for it."""
+    ELIMINATION = "elimination"
+    """Dynamic programming over the operators: exact, and the fastest where its tables are small."""
+    ILP = "ilp"
+    """An integer linear program in PuLP (Alpa, OSDI'22, section 4)."""
+    CP_SAT = "cp-sat"
+    """The same program for CP-SAT of OR-Tools."""
+
+
 class System(StrEnum):
     """Published planners whose training space a search may be limited to (`solver.training.space.candidates`)."""
 

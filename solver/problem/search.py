@@ -38,6 +38,7 @@ from meshwright.solver.problem.choices import (
     GroupOrder,
     Improvements,
     Launcher,
+    OperatorSolver,
     Recompute,
     ServingMode,
     Space,
@@ -135,6 +136,8 @@ DEFAULT_MEMORY_LIMIT_BYTES = 2 * 2**30
 """Memory that a search may take where its request does not say; those of docs/benchmarks-training.md take 0.2 to 0.5 GiB."""
 
 MAX_MEMORY_LIMIT_BYTES = 2**50
+DEFAULT_ILP = "HiGHS"
+"""The solver of integer programs where a request names none, by its name in PuLP."""
 MAX_SEED = 2**53 - 1
 """The highest whole number up to which doubles, and with them JSON readers, are exact."""
 
@@ -176,6 +179,8 @@ class Search:
     idle_groups                  node groups of whose nodes a training plan may leave devices idle, as many in each, or all
     stage_degrees                whether stages may differ in degrees, shardings and places of state
     batch_shares                 whether replicas may lie on one node group each and take unequal shares of the batch
+    operator_solver              method that shards the operators of a training block, each to the same end
+    ilp_solver                   solver that PuLP hands the integer programs of blocks to: HiGHS, or another by its name in PuLP
     risk                         chance that a training plan may run out of memory when it is started
     memory_share                 share of a device's memory that a serving engine may fill; None: the engine's own
     price_risk                   another chance, at which the plan is solved too, to say what the risk costs; None: not solved
@@ -388,6 +393,10 @@ class Search:
             "stage_degrees", frozenset({Form.STAGEWISE}), Place(Part.FORM), launched=Launched.BY_NONE, lock=LockPlace.STAGES
         ),
     ] = StageDegrees.SAME
+    operator_solver: Annotated[OperatorSolver, setting("operator_solver", TRAINING, said=Said.NOT_OF_THE_SPACE)] = (
+        OperatorSolver.AUTO
+    )
+    ilp_solver: Annotated[Name, setting("ilp_solver", TRAINING, said=Said.NOT_OF_THE_SPACE)] = DEFAULT_ILP
     risk: Annotated[Risk, setting("risk", TRAINING, said=Said.BY_FORM)] = DEFAULT_RISK
     memory_share: Annotated[Fraction | None, setting("memory_share", SERVING, said=Said.NOT_OF_THE_SPACE)] = None
     price_risk: Annotated[Risk | None, setting("price_risk", TRAINING, said=Said.NOT_OF_THE_SPACE)] = None

@@ -13,6 +13,7 @@ import numpy as np
 import pulp
 
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.sharding_problem.ilp import usable_solvers
 from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem
 from meshwright.solver.sharding_problem.solve import ShardingAnswer
 
@@ -38,11 +39,6 @@ class SecondOpinion:
     solver: str
     verdict: Agreement
     cost: int | None
-
-
-def usable_solvers() -> list[str]:
-    """Names of the solvers that PuLP finds on this machine, sorted, but for the CBC in its own package, which it will drop."""
-    return sorted(set(pulp.listSolvers(onlyAvailable=True)) - {"PULP_CBC_CMD"})
 
 
 def second_opinion(problem: ShardingProblem, answer: ShardingAnswer, *, solver: str, limit_s: float | None) -> SecondOpinion:

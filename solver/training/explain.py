@@ -202,7 +202,7 @@ class _Explainer:
         built = [self.costs.problem(self.block, setting) for setting in settings]
         given = {use.node: (self.sharding[self.place][use.node],) for use in self._tied_here()} | {self.node: (strategy,)}
         fixed = restricted(joined([problem.problem for problem in built if problem is not None]), given)
-        choices = [unrestricted(point.choice, given) for point in frontier(fixed)]
+        choices = [unrestricted(point.choice, given) for point in frontier(fixed, search=self.costs.operators)]
         costs = [self._cost(self._with_choice(choice)) for choice in choices]
         best = min(costs, key=lambda cost: (not cost.fits, cost.step_time_s if cost.fits else cost.peak_bytes))
         return self._figures(best), best

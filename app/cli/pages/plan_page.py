@@ -34,7 +34,7 @@ from meshwright.app.base.figures import (
     speed_in_words,
     spread,
 )
-from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words
+from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words, operators_in_words
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
 from meshwright.solver.answer.layouts import (
@@ -143,6 +143,7 @@ def _feasible(plan: Plan, request: PlanRequest, *, full: bool) -> list[Renderabl
             *([] if load is None else [plain(load)]),
             plain(certificate_in_words(plan, request)),
             *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
+            *([plain(operators_in_words(plan.certificate), style="dim")] if full and plan.certificate.operator_solvers else []),
         ),
         *_layout_parts(plan),
         *_choices(plan),

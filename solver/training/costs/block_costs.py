@@ -37,6 +37,7 @@ from meshwright.solver.control import Stop, UnitOfWork, heed, never_stop, unit_o
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.sharding_problem.frontier import OperatorSearch
 from meshwright.solver.training.costs.evaluate import FloatArray, Sharding
 from meshwright.solver.training.costs.host import HostTime, host_time, step_host_s
 from meshwright.solver.training.costs.part_borders import agreements, restricted, tied_uses, unrestricted
@@ -58,6 +59,7 @@ class BlockCosts:
         self.workload: TrainingWorkload = request.workload
         self.implementation = implementation or implementation_of(request.workload, request.search)
         self.chunked = chunked_implementation(self.implementation, request.search)
+        self.operators = OperatorSearch(request.search.operator_solver, request.search.ilp_solver)
         self._stop: Stop = never_stop
         self._problems: dict[tuple[str, BlockSetting], BlockProblem | None] = {}
         self._alike: dict[tuple[str, tuple[int, BlockSetting]], BlockProblem | None] = {}
@@ -132,7 +134,7 @@ class BlockCosts:
             choices = []
             for block, whole in wholes.items():
                 mine = {node: kept for (where, node), kept in left.items() if where == block}
-                points = frontier(restricted(whole, mine) if mine else whole, self._stop)
+                points = frontier(restricted(whole, mine) if mine else whole, self._stop, search=self.operators)
                 choices.append([unrestricted(point.choice, mine) for point in points])
             for sharding in itertools.product(*choices):
                 heed(self._stop)
@@ -214,7 +216,7 @@ class BlockCosts:
                 built = self.problem(block, setting)
                 if built is None:
                     break
-                costs = np.array([point.cost for point in frontier(built.problem, self._stop)])
+                costs = np.array([point.cost for point in frontier(built.problem, self._stop, search=self.operators)])
                 host = self._host_of(block, setting)
                 launch_s, forward_s = (len(setting.parts) * each_s for each_s in (host.total_s, host.forward_s))
                 compute_s = costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1)

@@ -95,7 +95,7 @@ def feasible_plan(
         costs,
         best.decision,
         best.cost,
-        certificate=certificate,
+        certificate=replace(certificate, operator_solvers=costs.operators.solvers),
         stats=SearchStats(result.n_candidates, result.n_solved, 0.0),
         runners_up=rivals[:MAX_RUNNERS_UP],
         frontier=frontier(Costed(request, costs, best), [*others, *swept]),
@@ -486,12 +486,12 @@ def widened(given: Certificate, objective_s: float, bound_s: float, *, by: str) 
     """Certificate of a step time and of a bound, no more than it, over the given space and what it was widened ``by``."""
     gap = (objective_s - bound_s) / objective_s
     proven = gap <= RELATIVE_TIE
-    return Certificate(
+    return replace(
+        given,
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         objective=objective_s,
         bound=objective_s if proven else bound_s,
         gap=0.0 if proven else gap,
-        unit="s",
         space=f"{given.space}; or {by}",
     )
 

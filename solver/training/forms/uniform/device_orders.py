@@ -13,7 +13,7 @@ from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.arrangement import Arrangement, arranged, arrangement_of, in_arrangement, without_idle
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
+from meshwright.solver.answer.predicted import RunnerUp, Status
 from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import GroupOrder
 from meshwright.solver.problem.request import TrainingRequest
@@ -70,12 +70,12 @@ def best_arrangement(
     searched = ["node groups in any order"] if request.search.group_order is GroupOrder.ANY else []
     idle = request.search.idle_groups
     searched += [f"any number of devices idle in each node of {', '.join(idle)}, alike in all"] if idle else []
-    certificate = Certificate(
+    certificate = replace(
+        best.certificate,
         status=Status.OPTIMAL if proven else Status.FEASIBLE,
         objective=objective,
         bound=bound,
         gap=(objective - bound) / objective,
-        unit=best.certificate.unit,
         space="; ".join((best.certificate.space, *searched)),
     )
     return replace(best, certificate=certificate, runners_up=(*losers, *best.runners_up)[:MAX_RUNNERS_UP])

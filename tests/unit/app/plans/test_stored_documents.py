@@ -50,6 +50,7 @@ def test_stored_documents_are_read_and_written_byte_for_byte(name: str) -> None:
 
 ADDED = (
     "rank_order",
+    "operator_solvers",
     "peak_memory_p95_bytes",
     "chance_out_of_memory",
     "learned_bytes",

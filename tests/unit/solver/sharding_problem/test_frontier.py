@@ -1,4 +1,4 @@
-"""Pareto frontiers of several criteria: elimination and exact programs against brute force and another kind of solver."""
+"""Pareto frontiers of several criteria: elimination, and programs for two kinds of solvers, against brute force."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import itertools
 
 import numpy as np
 import pytest
-from ortools.sat.python import cp_model
 
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.control import SearchStopped
+from meshwright.solver.problem.choices import OperatorSolver
+from meshwright.solver.problem.search import DEFAULT_ILP
 from meshwright.solver.sharding_problem import elimination
-from meshwright.solver.sharding_problem.frontier import (
-    CriteriaGraph,
-    cheapest_within,
-    frontier_by_elimination,
-    frontier_by_programs,
-    frontier_choices,
-)
+from meshwright.solver.sharding_problem.criteria_graph import CriteriaGraph
+from meshwright.solver.sharding_problem.frontier import OperatorSearch, frontier_by_elimination
+from meshwright.solver.sharding_problem.ilp import usable_solvers
 
 Cost = tuple[float, ...]
 
@@ -64,78 +63,67 @@ def test_many_costs_in_a_cell_are_pruned_block_by_block(monkeypatch: pytest.Monk
         assert frontier_by_elimination(graph) == list(pareto_by_force(graph).values())
 
 
-@pytest.mark.slow_beyond(1)
-@pytest.mark.parametrize("seed", range(12))
-def test_exact_programs_find_the_same_frontier(seed: int) -> None:
+PROGRAMS = (OperatorSolver.ILP, OperatorSolver.CP_SAT)
+
+
+@pytest.mark.slow_beyond(2)
+@pytest.mark.parametrize(("solver", "seed"), [(solver, seed) for seed in range(12) for solver in PROGRAMS])
+def test_programs_find_the_same_frontier(solver: OperatorSolver, seed: int) -> None:
     graph = random_graph(seed)
-    found = {objectives(graph, choice) for choice in frontier_by_programs(graph)}
-    assert sorted(found) == list(pareto_by_force(graph))
+    search = OperatorSearch(solver)
+    assert sorted(objectives(graph, choice) for choice in search.choices(graph)) == list(pareto_by_force(graph))
+    assert search.solvers == ((solver,) if any(len(costs) > 1 for costs in graph.node_costs) else ())
 
 
-def test_a_graph_too_wide_for_elimination_goes_to_the_exact_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", [0, 3])
+def test_another_solver_of_pulp_finds_it_as_well(seed: int) -> None:
+    others = [name for name in usable_solvers() if name != DEFAULT_ILP]
+    if not others:
+        pytest.skip("PuLP finds no solver but HiGHS here")
+    graph = random_graph(seed)
+    found = OperatorSearch(OperatorSolver.ILP, others[0]).choices(graph)
+    assert sorted(objectives(graph, choice) for choice in found) == list(pareto_by_force(graph))
+
+
+def test_a_solver_that_is_not_there_is_named() -> None:
+    with pytest.raises(InvalidInputError, match="a solver that PuLP does not find here") as raised:
+        OperatorSearch(OperatorSolver.ILP, "SCIP_NOWHERE").choices(random_graph(7))
+    assert DEFAULT_ILP in str(raised.value)
+
+
+def test_a_graph_too_wide_for_elimination_goes_to_the_ilp(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = random_graph(7)
     monkeypatch.setattr(elimination, "MOST_ENTRIES", 10)
-    assert frontier_by_elimination(graph) is None
-    assert sorted(objectives(graph, choice) for choice in frontier_choices(graph)) == list(pareto_by_force(graph))
+    search = OperatorSearch()
+    assert sorted(objectives(graph, choice) for choice in search.choices(graph)) == list(pareto_by_force(graph))
+    assert search.solvers == (OperatorSolver.ILP,)
+    with pytest.raises(InvalidInputError, match="too wide"):
+        OperatorSearch(OperatorSolver.ELIMINATION).choices(graph)
+
+
+@pytest.mark.parametrize("solver", PROGRAMS)
+def test_a_program_that_is_stopped_has_no_frontier(solver: OperatorSolver) -> None:
+    with pytest.raises(SearchStopped):
+        OperatorSearch(solver).choices(random_graph(7), lambda: True)
 
 
 def test_ranks_of_more_choices_than_a_float_counts_keep_the_order() -> None:
     same = np.ones((8, 2))
-    graph = CriteriaGraph((same,) * 40, (), n_objectives=2)
-    assert frontier_choices(graph) == [(0,) * 40]
+    choices = OperatorSearch().choices
+    assert choices(CriteriaGraph((same,) * 40, (), n_objectives=2)) == [(0,) * 40]
     cheaper = same - np.arange(8)[:, None] // 7
-    assert frontier_choices(CriteriaGraph((*(same,) * 39, cheaper), (), n_objectives=2)) == [(*(0,) * 39, 7)]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_the_exact_program_is_optimal_under_a_limit(seed: int) -> None:
-    graph = random_graph(seed)
-    every = [(graph.cost_of(choice)[:2].tolist(), choice) for choice in every_choice(graph)]
-    limit = float(np.median([cost[1] for cost, _ in every]))
-    choice = cheapest_within(graph, weights=np.array([1.0, 0.0]), limits=[np.inf, limit])
-    assert choice is not None
-    assert graph.cost_of(choice)[0] == min(cost[0] for cost, _ in every if cost[1] <= limit)
-    assert graph.cost_of(choice)[1] <= limit
-
-
-def test_an_impossible_limit_is_infeasible() -> None:
-    graph = CriteriaGraph((np.array([[1.0, 5.0]]),), (), n_objectives=2)
-    assert cheapest_within(graph, weights=np.array([1.0, 0.0]), limits=[np.inf, 4.0]) is None
+    assert choices(CriteriaGraph((*(same,) * 39, cheaper), (), n_objectives=2)) == [(*(0,) * 39, 7)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_exact_programs_agree_with_cp_sat_where_force_is_too_slow(seed: int) -> None:
-    """12 nodes with 4 strategies each, under a limit: HiGHS against another kind of solver."""
+@pytest.mark.parametrize("seed", range(2))
+def test_the_two_programs_agree_where_force_is_too_slow(seed: int) -> None:
+    """9 nodes with 4 strategies each, and two criteria."""
     rng = np.random.default_rng(seed)
-    nodes = [rng.integers(0, 50, (4, 2)).astype(float) for _ in range(12)]
-    pairs = [(u, v) for u, v in itertools.combinations(range(12), 2) if rng.random() < 0.25]
+    nodes = [rng.integers(0, 50, (4, 2)).astype(float) for _ in range(9)]
+    pairs = [(u, v) for u, v in itertools.combinations(range(9), 2) if rng.random() < 0.25]
     edges = [(u, v, np.stack([rng.integers(0, 30, (4, 4)), np.zeros((4, 4), int)], axis=2).astype(float)) for u, v in pairs]
-    limit = float(sum(np.median(costs[:, 1]) for costs in nodes)) * 0.8
     graph = CriteriaGraph(tuple(nodes), tuple(edges), n_objectives=2)
-    choice = cheapest_within(graph, weights=np.array([1.0, 0.0]), limits=[np.inf, limit])
-
-    model = cp_model.CpModel()
-    picks = [[model.new_bool_var(f"s{v}{i}") for i in range(4)] for v in range(12)]
-    for options in picks:
-        model.add_exactly_one(options)
-    model.add(
-        sum(p * int(c) for options, costs in zip(picks, nodes, strict=True) for p, c in zip(options, costs[:, 1], strict=True))
-        <= int(limit)
-    )
-    total = sum(
-        p * int(c) for options, costs in zip(picks, nodes, strict=True) for p, c in zip(options, costs[:, 0], strict=True)
-    )
-    for u, v, table in edges:
-        for i, j in np.ndindex(4, 4):
-            both = model.new_bool_var(f"e{u}{v}{i}{j}")
-            model.add_bool_or([picks[u][i].negated(), picks[v][j].negated(), both])
-            total += both * int(table[i, j, 0])
-    model.minimize(total)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    assert solver.solve(model) == cp_model.OPTIMAL
-    assert choice is not None
-    time_s, memory = graph.cost_of(choice)
-    assert memory <= limit
-    assert time_s == solver.objective_value
+    found = [{objectives(graph, choice) for choice in OperatorSearch(solver).choices(graph)} for solver in PROGRAMS]
+    assert found[0] == found[1]
+    assert len(found[0]) > 5
