@@ -40,7 +40,8 @@ def certificate_in_words(plan: Plan, request: PlanRequest) -> str:
 
 def operators_in_words(certificate: Certificate) -> str:
     """Return the sentence that says which solvers proved the shardings of operators."""
-    return f"Operators: every sharding worth trying, proven by {' and '.join(_PROVER[each] for each in certificate.operator_solvers)}"
+    provers = " and ".join(_PROVER[each] for each in certificate.operator_solvers)
+    return f"Operators: every sharding worth trying, proven by {provers}"
 
 
 _PROVER = {
