@@ -104,6 +104,7 @@ def test_the_launcher_picks_the_profile() -> None:
         Launcher.TORCHTITAN: "torchtitan-0.3",
         Launcher.PYTORCH: "torchtitan-0.3",
         Launcher.NANOTRON: "torchtitan-0.3",
+        Launcher.MAXTEXT: "maxtext",
     } | dict.fromkeys(
         (Launcher.HF_TRAINER, Launcher.ACCELERATE, Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY), "hf-trainer"
     )

@@ -51,6 +51,8 @@ def golden_export(launcher: Launcher) -> Export:
             plan = training(dp=2, tp=2, pp=2, zero_stage=3, sequence_parallel=True, recompute=(Recompute.FULL,))
         case Launcher.NANOTRON:
             plan = training(dp=2, tp=2, pp=2, layers=[18, 14], zero_stage=1, sequence_parallel=True, microbatch=2)
+        case Launcher.MAXTEXT:
+            plan = training(dp=4, tp=2, cp=2, zero_stage=3, sequence_parallel=True, microbatch=2)
         case Launcher.ACCELERATE | Launcher.TRL | Launcher.LLAMA_FACTORY:
             plan = training(dp=16, zero_stage=3, microbatch=2, recompute=(Recompute.FULL,))
         case Launcher.HF_TRAINER:
