@@ -200,7 +200,7 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     return Export(
         launcher=Launcher.MAXTEXT,
         version=VERSION,
-        command=command_text(environment=_environment(request, per_node), parts=[("python3", "-m", MODULE, CONFIG)]),
+        command=command_text(environment=_environment(request, per_node), parts=[("python", "-m", MODULE, CONFIG)]),
         files={CONFIG: yaml_text(_written(plan, workload, shape, stated, per_node[0]))},
         inexpressible=_inexpressible(plan, workload, stated),
         assumptions=(

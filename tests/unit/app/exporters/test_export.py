@@ -82,7 +82,7 @@ def test_commands_are_shell(launcher: Launcher) -> None:
     line = result.command.replace("torchrun", "printf '%s\\n' torchrun").replace("vllm serve", "printf '%s\\n' vllm serve")
     line = line.replace("python -m sglang", "printf '%s\\n' python -m sglang")
     line = line.replace("deepspeed \\", "printf '%s\\n' deepspeed \\", 1)
-    for words in ("accelerate launch", "trl sft", "trtllm-serve"):
+    for words in ("accelerate launch", "trl sft", "trtllm-serve", "python -m maxtext"):
         line = line.replace(words, f"printf '%s\\n' {words}", 1)
     environment = {"NODE_RANK": "3", "MASTER_ADDR": "node-0", "PATH": "/usr/bin:/bin"}
     run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, check=True)
