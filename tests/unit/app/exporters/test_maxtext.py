@@ -30,6 +30,7 @@ from meshwright.solver.training.space.candidates import families
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import cluster, training
 from tests.unit.app.exporters.real.maxtext_keys import misfits
+from tests.unit.app.exporters.real_tools import ask
 
 Case = tuple[Plan, PlanRequest]
 AXES = ("data", "fsdp", "context", "tensor", "tensor_sequence")
@@ -109,6 +110,30 @@ def test_axes_fill_nodes_and_the_batch_is_the_plans(case: str) -> None:
     rows = int(plan.devices * document["per_device_batch_size"]) * document["gradient_accumulation_steps"]
     assert isinstance(request, TrainingRequest)
     assert rows == request.workload.global_batch
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_own_reader_takes_the_file(case: str) -> None:
+    plan, request = CASES[case]()
+    assert isinstance(request, TrainingRequest)
+    text = export(plan, request, "maxtext").files[CONFIG]
+    nodes = sum(group.nodes for group in request.cluster.groups)
+    found = ask("maxtext", "maxtext_config.py", {"text": text, "devices": plan.devices, "nodes": nodes})
+    pipelines = pipeline_plan(plan)
+    axes, microbatch = pipelines.axes, pipelines.microbatch
+    assert found["global_batch_size_to_train_on"] == request.workload.global_batch
+    assert found["micro_batch_size_to_train_on"] == microbatch.size * axes.dp
+    sizes = dict(
+        zip(
+            found["mesh_axes"],
+            map(math.prod, zip(found["ici_parallelism"], found["dcn_parallelism"], strict=True)),
+            strict=True,
+        )
+    )
+    assert sizes["data"] * sizes["fsdp"] == axes.dp
+    assert (sizes["context"], sizes["tensor"] * sizes["tensor_sequence"]) == (axes.cp, axes.tp)
+    assert math.prod(sizes.values()) == plan.devices
+    assert found["shard_optimizer_over_data"] == (pipelines.stages[0].zero_stage == 1)
 
 
 def test_a_batch_of_a_share_of_a_sequence_a_device_is_not_cut_off() -> None:

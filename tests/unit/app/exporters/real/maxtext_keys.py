@@ -1,7 +1,7 @@
 """Keys of MaxText's base.yml by the kind of their values: those of meshes, batch, formats, checkpointing and the model.
 
-Source: AI-Hypercomputer/maxtext e591f30c of 22 August 2026, src/maxtext/configs/base.yml. pyconfig.py refuses a key that it
-does not have; to be imported, it asks for JAX.
+Source: AI-Hypercomputer/maxtext e591f30c of 22 August 2026, src/maxtext/configs/base.yml. Its reader refuses
+other keys; to be imported, it asks for JAX.
 """
 
 KINDS = {
