@@ -105,6 +105,7 @@ class Launcher(StrEnum):
     TORCHTITAN = "torchtitan"
     PYTORCH = "pytorch"
     NANOTRON = "nanotron"
+    MAXTEXT = "maxtext"
     ACCELERATE = "accelerate"
     HF_TRAINER = "hf-trainer"
     TRL = "trl"

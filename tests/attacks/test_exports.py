@@ -31,6 +31,7 @@ UNNAMED = (
     "torchtitan",
     "pytorch",
     "nanotron",
+    "maxtext",
     "accelerate",
     "trl",
     "axolotl",

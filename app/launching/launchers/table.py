@@ -16,6 +16,7 @@ from meshwright.app.launching.launchers import (
     deepspeed,
     hf_trainer,
     llama_factory,
+    maxtext,
     megatron_bridge,
     megatron_core,
     megatron_lm,
@@ -121,6 +122,12 @@ TRAINING: Mapping[Launcher, TrainingLauncher] = MappingProxyType(
             starts=(("run_train.py",),),
             keys=("tokens", "data_stages"),
             turn=1,
+        ),
+        Launcher.MAXTEXT: TrainingLauncher(
+            maxtext.export_plan,
+            maxtext.read_run,
+            starts=(("maxtext.trainers.pre_train.train",), ("pre_train/train.py",), ("MaxText.train",), ("MaxText/train.py",)),
+            keys=("ici_fsdp_parallelism", "per_device_batch_size", "base_emb_dim"),
         ),
         Launcher.ACCELERATE: TrainingLauncher(
             accelerate.export_plan,

@@ -34,9 +34,9 @@ def flag(name: str, *values: object) -> Words:
     return (f"--{name}", *words)
 
 
-def command_text(*, environment: Iterable[tuple[str, str]] = (), parts: Sequence[Words]) -> str:
+def command_text(*, environment: Iterable[tuple[str, str | ShellVariable]] = (), parts: Sequence[Words]) -> str:
     """The command, one part a line, continued by backslashes; every word and value is quoted here and nowhere else."""
-    lines = [f"{name}={shell_word(value)}" for name, value in environment]
+    lines = [f"{name}={_quoted(value)}" for name, value in environment]
     lines += [" ".join(map(_quoted, part)) for part in parts]
     return " \\\n    ".join(lines)
 

@@ -39,6 +39,9 @@ class HostState(Enum):
     """Weights, gradients and optimizer together under ZeRO-3."""
 
 
+_ALL_STAGES = frozenset(range(MAX_ZERO_STAGE + 1))
+
+
 @dataclass(frozen=True, slots=True)
 class CutProducts:
     """The way in which a launcher cuts products over tp into chunks, whose gathers and scatters run beside them.
@@ -119,7 +122,10 @@ class Trainer:
     layers                   layers that its models have; None where it takes a model from elsewhere, or most models
     fp16                     whether it trains in fp16, which asks for scaled losses
     fp32                     whether it trains in fp32
-    max_zero                 highest ZeRO stage it has
+    zero_stages              ZeRO stages it has
+    zero_beside_cp           those of them that it has beside context parallelism
+    arrays_over_mesh         whether ranks are one mesh over which arrays are cut evenly: ranks of a sequence, and those that
+                             shard weights, fill nodes or divide them; tp and the ranks that shard divide the model's width
     own_borders              the rule by which it cuts stages by itself; None: plans choose their borders
     equal_nodes              whether nodes must have equally many devices
     on_one_node              devices up to which they must be on one node, beside that
@@ -159,7 +165,9 @@ class Trainer:
     layers: LlamaLayers | GptLayers | None = None
     fp16: bool = True
     fp32: bool = True
-    max_zero: int = MAX_ZERO_STAGE
+    zero_stages: frozenset[int] = _ALL_STAGES
+    zero_beside_cp: frozenset[int] = _ALL_STAGES
+    arrays_over_mesh: bool = False
     own_borders: OwnBorders | None = None
     equal_nodes: bool = False
     on_one_node: int = 1
@@ -239,7 +247,7 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             _MEGATRON_LM,
             layers=GptLayers(uneven_experts=False),
             head_exchange=False,
-            max_zero=1,
+            zero_stages=frozenset({0, 1}),
             optimizers=frozenset({Optimizer.ADAMW, Optimizer.ADAMW_BF16, Optimizer.SGD_MOMENTUM}),
             optimizers_when_sharded=frozenset({Optimizer.ADAMW_BF16}),
             equal_nodes=True,
@@ -339,11 +347,43 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             fp16=False,
             fp32=False,
             # ZeroDistributedOptimizer, whatever zero_stage above 0 is.
-            max_zero=1,
+            zero_stages=frozenset({0, 1}),
             own_borders=OwnBorders.NANOTRON,
             # Up to 8 ranks are taken for those of one node, more for LOCAL_WORLD_SIZE a node (parallel/context.py).
             equal_nodes=True,
             on_one_node=8,
+            is_within_others=True,
+        ),
+        # MaxText (main of 22 August 2026) on GPUs: axes of src/maxtext/configs/base.yml over a mesh of JAX. Its pipelines are
+        # circular, over stages that are scanned (layers/pipeline.py): no schedule of plans is that one. Of its decoders those
+        # of llama2, qwen2 and qwen3 (models/llama2.py, qwen2.py, qwen3.py).
+        Launcher.MAXTEXT: Trainer(
+            # Borrowed: nothing of it was measured here.
+            implementation=implementation_profile("maxtext").implementation,
+            max_zero_with_pipeline=0,
+            # ici_context_parallelism: a ring of Transformer Engine's (layers/attention_op.py, cudnn_flash_attention).
+            context_parallel=True,
+            # ici_tensor_sequence_parallelism; without it ici_tensor_parallelism.
+            sequence_parallel=True,
+            # kv_heads lie over the axes of tp, evenly (logical_axis_rules).
+            replicates_kv_heads=False,
+            ties_across_stages=False,
+            schedules=frozenset(),
+            # fsdp beside data.
+            zero_within_groups=frozenset({3}),
+            # optimizer_memory_host_offload and parameter_memory_host_offload bring all back to the device for the update
+            # (trainers/pre_train/train.py): the host updates nothing.
+            layers=LlamaLayers(qkv_bias=True),
+            # It scales no losses, and cuDNN's fused attention has no fp32.
+            fp16=False,
+            fp32=False,
+            # data, shard_optimizer_over_data, fsdp.
+            zero_stages=frozenset({0, 1, 3}),
+            # Weights lie over context as over fsdp (logical_axis_rules, embed).
+            zero_beside_cp=frozenset({3}),
+            arrays_over_mesh=True,
+            # ici axes are of one size on all nodes, which are slices to JAX (create_device_mesh).
+            equal_nodes=True,
             is_within_others=True,
         ),
         # A script of the user's own.

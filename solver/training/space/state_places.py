@@ -11,6 +11,7 @@ from typing import Protocol
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, NOTHING_OFFLOADED, Offload, Optimizer, Tier
+from meshwright.costmodels.model.dims import HIDDEN
 from meshwright.costmodels.model.implementation import StateBuffers
 from meshwright.costmodels.pipeline import Schedule, n_copies
 from meshwright.solver.blocks.tp_strategies import Spec
@@ -29,6 +30,11 @@ class StateDegrees(Protocol):
     @property
     def dp(self) -> int:
         """Degree of data parallelism."""
+        ...
+
+    @property
+    def tp(self) -> int:
+        """Degree of tensor parallelism."""
         ...
 
     @property
@@ -155,6 +161,8 @@ def state_places(
         for shard_ranks in (None, *(hybrid_ranks(mesh, search, zero_stage) if shards else ())):
             if shards and not allowed(shard_ranks or mesh.dp * mesh.cp, search.shard_ranks):
                 continue
+            if not _lies_on_mesh(mesh, request, search, zero_stage, shard_ranks):
+                continue
             for offload in offloads:
                 if offload.on_drives and not has_drives(cluster):
                     continue
@@ -240,6 +248,21 @@ def _offloads_within_groups(search: Search) -> bool:
     return search.space is Space.FREE or TRAINERS[search.launcher].offloads_within_groups
 
 
+def _lies_on_mesh(
+    mesh: StateDegrees, request: TrainingRequest, search: Search, zero_stage: int, shard_ranks: int | None
+) -> bool:
+    """Return True if arrays are cut evenly where the launcher lays them over one mesh of all ranks: ranks of a sequence and
+    those that shard weights fill nodes or divide them, and they, like tp, divide the model's width."""
+    if search.space is Space.FREE or not TRAINERS[search.launcher].arrays_over_mesh:
+        return True
+    of_node = request.cluster.groups[0].node.host_devices
+    shards = (shard_ranks or mesh.dp * mesh.cp) if zero_stage == MAX_ZERO_STAGE else 1
+    groups = (mesh.tp, mesh.tp * mesh.cp, mesh.tp * shards)
+    width = request.model.dims.get(HIDDEN, 0)
+    even = width % mesh.tp == 0 and width % shards == 0
+    return even and all(of_node % ranks == 0 or ranks % of_node == 0 for ranks in groups)
+
+
 def _zero_stages(mesh: StateDegrees, workload: TrainingWorkload, search: Search, optimizer: Optimizer) -> Iterator[int]:
     """ZeRO stages that differ on this mesh and that the launcher can run. On one rank they do where an implementation keeps
     buffers under some of them: if all are open, the lowest, which has none, is enough."""
@@ -249,16 +272,16 @@ def _zero_stages(mesh: StateDegrees, workload: TrainingWorkload, search: Search,
         stages = stages if kept else stages[:1]
     else:
         stages = tuple(range(MAX_ZERO_STAGE + 1))
-    highest = MAX_ZERO_STAGE
+    highest, had = MAX_ZERO_STAGE, frozenset(stages)
     if search.space is Space.LAUNCHABLE:
         rules = TRAINERS[search.launcher]
+        had = rules.zero_stages & rules.zero_beside_cp if mesh.cp > 1 else rules.zero_stages
         highest = min(
-            rules.max_zero,
             rules.max_zero_with_pipeline if mesh.pp > 1 else MAX_ZERO_STAGE,
             rules.max_zero_with_muon if optimizer is Optimizer.MUON else MAX_ZERO_STAGE,
         )
     for stage in stages:
-        if allowed(stage, search.zero_stages) and stage <= highest and stage in zero_stages_beside(workload):
+        if allowed(stage, search.zero_stages) and stage in had and stage <= highest and stage in zero_stages_beside(workload):
             yield stage
 
 

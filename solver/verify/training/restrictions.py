@@ -161,7 +161,17 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
             "zero_stage",
             f"ZeRO {zero} beside the optimizer muon; at most {limits.max_zero_with_muon}",
         ),
-        (zero > limits.max_zero, "zero_stage", f"ZeRO {zero}; at most {limits.max_zero}"),
+        (
+            zero not in limits.zero_stages,
+            "zero_stage",
+            f"ZeRO {zero}; it has {', '.join(map(str, sorted(limits.zero_stages)))}",
+        ),
+        (
+            axes.cp > 1 and zero not in limits.zero_beside_cp,
+            "zero_stage",
+            f"ZeRO {zero} beside cp {axes.cp}, whose ranks share out the weights",
+        ),
+        *_mesh_refusals(plan, request, limits),
         (
             limits.equal_nodes and _nodes_differ(plan.devices, request, limits.on_one_node),
             "devices",
@@ -255,6 +265,25 @@ def _nodes_differ(devices: int, request: TrainingRequest, on_one_node: int) -> b
     firsts = itertools.accumulate(used, initial=0)
     held = {min(count, devices - first) for first, count in zip(firsts, used, strict=False) if first < devices}
     return held != {devices} if devices <= on_one_node else len(held) > 1
+
+
+def _mesh_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:
+    """Groups of ranks and sizes that a launcher with one mesh of arrays can't cut: it lays axes over nodes and inside of them
+    by whole factors, and gives each rank as many rows of a matrix."""
+    if not limits.arrays_over_mesh:
+        return
+    per_node = next(group.node.host_devices for group in request.cluster.groups)
+    hidden = request.model.dims[HIDDEN]
+    for stage in plan.stages:
+        tp, cp = stage.axes.tp, stage.axes.cp
+        group = stage.shard_ranks or stage.axes.dp * cp
+        parts = {"tp": tp, "tp x cp": tp * cp} | ({"tp x the ranks that shard": tp * group} if stage.zero_stage == 3 else {})
+        for name, ranks in parts.items():
+            crosses = max(ranks, per_node) % min(ranks, per_node) > 0
+            yield crosses, "axes", f"{name} is {ranks} on nodes of {per_node}; groups fill nodes or divide them"
+        yield hidden % tp > 0, "axes.tp", f"the width {hidden} does not divide by tp {tp}"
+        message = f"the width {hidden} does not divide by the {group} ranks that shard"
+        yield stage.zero_stage == 3 and hidden % group > 0, "zero_stage", message
 
 
 def _border_refusals(plan: PipelinePlan, request: TrainingRequest, limits: Trainer) -> Iterator[tuple[bool, str, str]]:

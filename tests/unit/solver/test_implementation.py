@@ -104,6 +104,7 @@ def test_the_launcher_picks_the_profile() -> None:
         Launcher.TORCHTITAN: "torchtitan-0.3",
         Launcher.PYTORCH: "torchtitan-0.3",
         Launcher.NANOTRON: "torchtitan-0.3",
+        Launcher.MAXTEXT: "maxtext",
     } | dict.fromkeys(
         (Launcher.HF_TRAINER, Launcher.ACCELERATE, Launcher.TRL, Launcher.AXOLOTL, Launcher.LLAMA_FACTORY), "hf-trainer"
     )
@@ -113,7 +114,8 @@ def test_the_launcher_picks_the_profile() -> None:
         workload = request_of({"dropout": "masked"}, launcher=launcher.value).workload
         expected = implementation_profile(name).implementation
         found = implementation_of(workload, Search(launcher=Launcher.MEGATRON_LM))
-        assert replace(found, stated_loss=None) == replace(expected, dropout=Dropout.MASKED)
+        assert replace(found, stated_loss=None) == replace(expected, stated_loss=None, dropout=Dropout.MASKED)
+        assert found.loss is expected.loss
     free = request_of({"kernels": "eager"}, space=Space.FREE.value).workload
     found = implementation_of(free, Search(space=Space.FREE))
     expected = launcher_implementation(Search(space=Space.FREE))

@@ -51,6 +51,8 @@ def golden_export(launcher: Launcher) -> Export:
             plan = training(dp=2, tp=2, pp=2, zero_stage=3, sequence_parallel=True, recompute=(Recompute.FULL,))
         case Launcher.NANOTRON:
             plan = training(dp=2, tp=2, pp=2, layers=[18, 14], zero_stage=1, sequence_parallel=True, microbatch=2)
+        case Launcher.MAXTEXT:
+            plan = training(dp=4, tp=2, cp=2, zero_stage=3, sequence_parallel=True, microbatch=2)
         case Launcher.ACCELERATE | Launcher.TRL | Launcher.LLAMA_FACTORY:
             plan = training(dp=16, zero_stage=3, microbatch=2, recompute=(Recompute.FULL,))
         case Launcher.HF_TRAINER:
@@ -80,7 +82,7 @@ def test_commands_are_shell(launcher: Launcher) -> None:
     line = result.command.replace("torchrun", "printf '%s\\n' torchrun").replace("vllm serve", "printf '%s\\n' vllm serve")
     line = line.replace("python -m sglang", "printf '%s\\n' python -m sglang")
     line = line.replace("deepspeed \\", "printf '%s\\n' deepspeed \\", 1)
-    for words in ("accelerate launch", "trl sft", "trtllm-serve"):
+    for words in ("accelerate launch", "trl sft", "trtllm-serve", "python -m maxtext"):
         line = line.replace(words, f"printf '%s\\n' {words}", 1)
     environment = {"NODE_RANK": "3", "MASTER_ADDR": "node-0", "PATH": "/usr/bin:/bin"}
     run = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment, check=True)

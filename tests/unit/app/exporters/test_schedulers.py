@@ -74,7 +74,7 @@ def run(command: list[str], folder: Path, **environment: str) -> list[str]:
     """The lines that torchrun told when a command ran in a folder, with stand-ins for what starts processes."""
     programs = folder / "bin"
     programs.mkdir(exist_ok=True)
-    starters = dict.fromkeys(("torchrun", "deepspeed", "accelerate", "trl", "vllm"), TELLS)
+    starters = dict.fromkeys(("torchrun", "deepspeed", "accelerate", "trl", "vllm", "python"), TELLS)
     for name, text in {**starters, "scontrol": SCONTROL, "srun": SRUN}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
