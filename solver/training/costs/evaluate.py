@@ -144,10 +144,17 @@ class StageParts:
     beside_state_bytes: FloatArray
 
 
+_TIMED_BY_LAYER = ("compute_s", "tp_comm_s", "cp_comm_s", "dp_comm_s", "ep_comm_s")
+"""The parts of a layer's time, nothing recomputed or moved."""
+
+
 def max_table(tables: list[StageTable]) -> StageTable:
-    """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest."""
+    """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest; those of a
+    layer's time are of the device that is slowest in the layer, so that they add up to the entry."""
     # By what does not depend on the recompute modes that a table has rows of: a plan is predicted with its own alone.
     slowest = max(tables, key=lambda table: float(table.parts.compute_s.sum()))
+    timed = {name: np.array([getattr(table.parts, name) for table in tables]) for name in _TIMED_BY_LAYER}
+    in_layer = np.argmax(sum(timed.values()), axis=0)
     return StageTable(
         time_s=np.max([t.time_s for t in tables], axis=0),
         activation_bytes=np.max([t.activation_bytes for t in tables], axis=0),
@@ -161,6 +168,7 @@ def max_table(tables: list[StageTable]) -> StageTable:
         law=slowest.law,
         parts=replace(
             slowest.parts,
+            **{name: np.take_along_axis(of_devices, in_layer[None], axis=0)[0] for name, of_devices in timed.items()},
             first_bucket_s=np.max([t.parts.first_bucket_s for t in tables], axis=0),
             host_capacity_bytes=min(t.parts.host_capacity_bytes for t in tables),
             nvme_capacity_bytes=min(t.parts.nvme_capacity_bytes for t in tables),

@@ -14,6 +14,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, Link, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.memory.training_state import Optimizer
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
@@ -319,3 +320,17 @@ def test_a_stage_with_a_tied_head_stores_what_its_strategy_leaves_of_the_embeddi
         None: pytest.approx(whole_bytes, rel=1e-3),
         "hidden": pytest.approx(whole_bytes / 2, rel=1e-3),
     }
+
+
+@pytest.mark.parametrize("matmul", [MatmulRecipe.WORKING, MatmulRecipe.MXFP8])
+def test_the_time_of_a_stage_on_two_kinds_of_devices_adds_up(matmul: MatmulRecipe) -> None:
+    """Of an H100 and an H200 each is slower in some layers: measured at other sizes, they have other calibrations."""
+    request = TrainingRequest(
+        model("llama-3.2-3b"),
+        Cluster(tuple(NodeGroup(node, node_type(node), 1) for node in ("dgx-h200", "dgx-h100"))),
+        TrainingWorkload("training", global_batch=32, seq_len=4096, matmul=matmul),
+        search=Search(launcher=Launcher.MAXTEXT, tp=(1,), recompute=(Recompute.NONE,)),
+    )
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert plan.is_decided
+    assert check(plan, request) == ()
