@@ -149,8 +149,8 @@ _TIMED_BY_LAYER = ("compute_s", "tp_comm_s", "cp_comm_s", "dp_comm_s", "ep_comm_
 
 
 def max_table(tables: list[StageTable]) -> StageTable:
-    """The table of a stage on several devices: each entry the worst of them, the report's parts those of the slowest; those of a
-    layer's time are of the device that is slowest in the layer, so that they add up to the entry."""
+    """The table of a stage on several devices: each entry the worst of them, parts those of the slowest; those of a
+    layer's time those of the device that is slowest in the layer, so that they add up to the entry."""
     # By what does not depend on the recompute modes that a table has rows of: a plan is predicted with its own alone.
     slowest = max(tables, key=lambda table: float(table.parts.compute_s.sum()))
     timed = {name: np.array([getattr(table.parts, name) for table in tables]) for name in _TIMED_BY_LAYER}
