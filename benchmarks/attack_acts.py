@@ -25,9 +25,9 @@ import httpx
 from benchmarks.attack_watch import MODEST
 from benchmarks.attacked import ATTACKER, Arena, together
 from tests.attacks.dripping import dripping
-from tests.attacks.test_issuer import forged
-from tests.attacks.test_overload import large_request
-from tests.attacks.test_stalled_database import frozen
+from tests.attacks.issuer import forged
+from tests.attacks.overload import large_request
+from tests.attacks.stalled_database import frozen
 
 MIB = 2**20
 ASYNC = {"prefer": "respond-async"}

@@ -23,7 +23,7 @@ from meshwright.solver.verify.check import check
 from tests.unit.solver.training.ablations import ablations
 from tests.unit.solver.training.enumerated import TOLERANCE, enumerated, is_the_best
 from tests.unit.solver.training.full_space import full_request
-from tests.unit.solver.training.test_objectives import least_of_each, request_with, with_slo
+from tests.unit.solver.training.objectives import least_of_each, request_with, with_slo
 
 
 def main(first: int = 0, count: int = 1000) -> int:

@@ -29,7 +29,7 @@ from meshwright.app.service.engine import QueueClient
 from meshwright.app.service.worker import Retention
 from meshwright.app.store.engine import is_sqlite, open_engine, reading
 from tests.crash.databases import postgresql_cluster, sqlite_file
-from tests.integration.calibrations.test_service import fitted
+from tests.integration.calibrations.service import fitted
 from tests.support.requests_given import training
 
 REQUESTS, READS = 6, 40

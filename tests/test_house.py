@@ -85,3 +85,15 @@ def test_every_folder_of_python_is_a_package_behind_a_link() -> None:
         assert (ROOT / "meshwright" / floor).readlink() == Path("..") / floor
         folders = {path.parent for path in (ROOT / floor).rglob("*.py")}
         assert [folder for folder in folders if not (folder / "__init__.py").is_file()] == []
+
+
+def test_no_file_of_tests_imports_another() -> None:
+    """What they share lies in a module of its own: a change of one file of tests breaks no other."""
+    lines = [
+        f"{name_of(path)}: {line}"
+        for folder in ("tests", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*from tests\.(?:\w+\.)*test_\w+ import", line)
+    ]
+    assert lines == []

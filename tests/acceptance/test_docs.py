@@ -25,15 +25,10 @@ from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.web.json_schemas import json_schema
 from meshwright.app.web.main import create_app
 from meshwright.costmodels.units import DType
+from tests.acceptance.docs_cases import ROOT, page
 from tests.support.command_line import SHARDING_PROBLEM, Cli
 from tests.support.requests_given import training
 from tests.unit.costmodels.measurements import toy_samples
-
-ROOT = Path(__file__).parents[2]
-
-
-def page(name: str) -> str:
-    return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
 def blocks(text: str, language: str) -> list[str]:

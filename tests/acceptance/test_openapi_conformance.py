@@ -11,7 +11,7 @@ import pytest
 from benchmarks.fuzz_openapi import schemathesis
 from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.store.principal import Scope
-from tests.integration.security.test_service import header
+from tests.integration.security.service import header
 from tests.support.fakes import FakeSolver
 from tests.support.service import running_service
 

@@ -27,7 +27,7 @@ from meshwright.app.store.principal import LOCAL
 from meshwright.app.store.replans import WEBHOOK_SENDING, due_webhooks
 from meshwright.app.store.tables import jobs
 from tests.attacks.served import COMMAND
-from tests.attacks.test_webhooks import finished_batch
+from tests.attacks.webhooks import finished_batch
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import training
 from tests.support.service import running_service

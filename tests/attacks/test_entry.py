@@ -21,10 +21,10 @@ from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.plan_documents import read_plan_document
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.costmodels.errors import InvalidInputError
+from tests.attacks.exports import run
 from tests.attacks.names import COMMAND
 from tests.attacks.planned import REQUESTS, TRAINED, planned, renamed
 from tests.attacks.runner import check_lines
-from tests.attacks.test_exports import run
 from tests.support.command_line import Cli
 from tests.support.requests_given import tiny_graph
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,12 +13,11 @@ from meshwright.app.base.quoting import readable
 from meshwright.app.launching.exporters import LAUNCHERS, export
 from meshwright.app.launching.exporters.launch import script
 from meshwright.app.launching.parts.export import Export
+from tests.attacks.exports import run
 from tests.attacks.names import COMMAND, names
 from tests.attacks.planned import REQUESTS, planned, renamed
 from tests.attacks.runner import check_lines
 
-STANDS_IN = '#!/bin/sh\nfor word in "$0" "$@"; do printf "%s\\n" "$word"; done >> "$ARGUMENTS"\n'
-"""A launcher that only notes what it was called with, a word a line."""
 DRAFT_FLAG = "--speculative-draft-model-path"
 UNNAMED = (
     "megatron",
@@ -38,8 +34,6 @@ UNNAMED = (
     "llama-factory",
 )
 """Forms whose commands name no model; some of their files do."""
-PROGRAMS = ("bash", "cat", "touch")
-NODE = {"NODE_RANK": "0", "MASTER_ADDR": "a", "DEVICES": "8", "FIRST_RANK": "0", "PREFILL_URL": "a", "DECODE_URL": "a"}
 
 
 def test_every_launcher_is_attacked() -> None:
@@ -90,26 +84,6 @@ def words(result: Export) -> list[str]:
     split = [word for text in texts for word in shlex.split(text.replace("\\\n", " "))]
     # A value that begins like a flag is joined to its own.
     return [part for word in split for part in (word.split("=", 1) if word.startswith(f"{DRAFT_FLAG}=") else [word])]
-
-
-def run(text: str) -> list[str]:
-    """Run a script where every launcher only notes its words; those words. Fails when the script made another file."""
-    with tempfile.TemporaryDirectory() as place:
-        folder, programs, arguments = Path(place) / "run", Path(place) / "bin", Path(place) / "arguments"
-        folder.mkdir()
-        programs.mkdir()
-        for name in ("vllm", "python", "torchrun", "deepspeed", "accelerate", "trl", "trtllm-serve"):
-            (programs / name).write_text(STANDS_IN)
-            (programs / name).chmod(0o755)
-        for name in PROGRAMS:
-            (programs / name).symlink_to(shutil.which(name) or name)
-        (folder / "launch.sh").write_text(text, encoding="utf-8")
-        for check in (["/bin/sh", "-n"], ["bash", "-n"], ["/bin/sh"]):
-            environment = {"PATH": str(programs), "ARGUMENTS": str(arguments), **NODE}
-            done = subprocess.run([*check, "launch.sh"], cwd=folder, env=environment, capture_output=True, timeout=60)
-            assert (done.returncode, done.stderr) == (0, b""), (done.stderr, text)
-        assert not list(Path(place).rglob("PWNED*"))
-        return arguments.read_text(encoding="utf-8").split("\n")
 
 
 def _with_name(word: str, name: str) -> str:

@@ -26,8 +26,9 @@ from meshwright.app.store.security import KeyRepository
 from meshwright.app.store.tables import audit
 from meshwright.app.web.gate import TURNED_AWAY_S, RequestGate
 from tests.attacks.dripping import dripping
+from tests.attacks.issuer import forged
 from tests.attacks.served import served
-from tests.integration.security.test_oidc import Issuer
+from tests.integration.security.oidc import Issuer
 from tests.support.requests_given import training
 from tests.support.service import running_service
 
@@ -44,10 +45,6 @@ class Hanging(Issuer):
         self.is_asked.set()
         assert self.answers.wait(60)
         return super().fetch(url)
-
-
-def forged() -> str:
-    return Issuer().token(kid="unknown")
 
 
 def test_valid_tokens_wait_for_no_issuer_that_hangs_over_a_forged_one() -> None:

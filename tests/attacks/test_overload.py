@@ -7,7 +7,6 @@ at all while the attack goes on, and the limits are those of the service's own t
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import resource
 import select
@@ -17,17 +16,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from meshwright.app.base.records import to_document
 from meshwright.app.edge.bodies import IDLE_BODY_S, LARGE_BODY_BYTES
 from meshwright.app.edge.connection import HEAD_S, MAX_HEAD_BYTES
 from meshwright.app.edge.long_work import BODIES_OF_A_TENANT
-from meshwright.app.models import catalog
-from meshwright.solver.problem.graph import ModelGraph
+from tests.attacks.overload import large_request
 from tests.attacks.served import Served, served, watching
 
 MIB = 1024 * 1024
@@ -40,21 +36,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     limits = {"MESHWRIGHT_MAX_CONNECTIONS_PER_PEER": "64"}
     with served(f"sqlite:///{folder / 'plans.db'}", folder, limits) as running:
         yield running
-
-
-def large_request(n_blocks: int) -> dict[str, Any]:
-    """A valid request whose model has so many blocks, all unlike by name."""
-    graph = to_document(ModelGraph, catalog.model("llama-3.1-8b"))
-    first, layer, last = graph["blocks"]
-    layers = [copy.deepcopy(layer) | {"name": f"layer{i}"} for i in range(n_blocks)]
-    graph["blocks"] = [first, *layers, last]
-    graph["chain"] = [{"block": block["name"], "repeat": 1} for block in graph["blocks"]]
-    return {
-        "schema": "meshwright.request/1",
-        "model": {"graph": graph},
-        "cluster": {"catalog": "dgx-h100", "nodes": 1},
-        "workload": {"kind": "training", "global_batch": 8, "seq_len": 128},
-    }
 
 
 def connect(service: Served) -> socket.socket:

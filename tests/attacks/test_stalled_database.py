@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,6 +17,7 @@ from meshwright.app.service.engine import migrate_queue
 from meshwright.app.store.engine import HELD_S, Deadlines, Pause, open_engine, reading, writing
 from meshwright.app.store.migrate import upgrade
 from tests.attacks.served import served, watching
+from tests.attacks.stalled_database import frozen
 from tests.crash.databases import Database, postgresql_cluster, postgresql_programs
 
 pytestmark = pytest.mark.skipif(
@@ -35,34 +33,6 @@ def database() -> Iterator[Database]:
         engine.dispose()
         migrate_queue(cluster.url)
         yield cluster
-
-
-@contextmanager
-def frozen(port: str) -> Iterator[None]:
-    """Stop every process of the server that listens on a port, and let them go on at the end."""
-    processes = [
-        int(path.name)
-        for path in Path("/proc").iterdir()
-        if path.name.isdigit() and (path / "comm").exists() and (path / "comm").read_text().startswith("postgres")
-    ]
-    ours = [process for process in processes if _listens(process, port)]
-    assert ours, "no server is found to freeze"
-    children = [process for process in processes if _parent(process) in ours]
-    for process in (*ours, *children):
-        os.kill(process, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for process in (*children, *ours):
-            os.kill(process, signal.SIGCONT)
-
-
-def _listens(process: int, port: str) -> bool:
-    return f"\0{port}\0" in Path(f"/proc/{process}/cmdline").read_text()
-
-
-def _parent(process: int) -> int:
-    return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
 @pytest.mark.slow

@@ -7,26 +7,25 @@ import hmac
 import json
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, select, update
+from sqlalchemy import Engine, select
 
 from meshwright.app.base.errors import NoSuchError, WebhookSecretError
 from meshwright.app.edge.webhook_secrets import MadeSecret, end_secret, rotate_secret, signing_secrets
 from meshwright.app.service.webhook import WebhookSender, WebhookSettings
-from meshwright.app.store.engine import open_engine, reading, writing
+from meshwright.app.store.engine import open_engine, reading
 from meshwright.app.store.migrate import upgrade
-from meshwright.app.store.replans import WEBHOOK_PENDING, Replan, ReplanRepository, due_webhooks
+from meshwright.app.store.replans import WEBHOOK_PENDING, due_webhooks
 from meshwright.app.store.security import WebhookSecretRepository
 from meshwright.app.store.tables import replans, webhook_secrets
 from meshwright.costmodels.errors import InvalidInputError
 from tests.attacks.dripping import dripping
-from tests.integration.replans.test_rest_replans import Receiver
+from tests.attacks.webhooks import finished_batch
+from tests.integration.replans.rest_replans import Receiver
 from tests.support.command_line import Cli
-
-HOSTS = WebhookSettings(frozenset({"127.0.0.1"}), "s3cret")
 
 
 @pytest.fixture
@@ -37,23 +36,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def finished_batch(engine: Engine, tenant: str, number: int, url: str) -> None:
-    batch = Replan(
-        row=0,
-        id=f"{tenant}-{number}",
-        cluster="prod",
-        version=1,
-        cause="the cluster changed",
-        status="finished",
-        created_at=datetime.now(UTC),
-        finished_at=datetime.now(UTC),
-        revision=1,
-        webhook=url,
-        webhook_status=WEBHOOK_PENDING,
-    )
-    with writing(engine) as connection:
-        ReplanRepository(engine, tenant).add(connection, batch, ())
-        connection.execute(update(replans).where(replans.c.id == batch.id).values(webhook_status=WEBHOOK_PENDING))
+HOSTS = WebhookSettings(frozenset({"127.0.0.1"}), "s3cret")
 
 
 def status_of(engine: Engine, batch: str) -> str:

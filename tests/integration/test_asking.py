@@ -21,7 +21,7 @@ from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.request import PlanRequest
-from tests.integration.test_rest import problem
+from tests.integration.rest import problem
 from tests.support.requests_given import serving, training
 from tests.support.service import running_service
 

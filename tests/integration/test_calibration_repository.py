@@ -18,7 +18,7 @@ from meshwright.app.store.calibrations import CalibrationRepository, NewCalibrat
 from meshwright.app.store.engine import open_engine, writing
 from meshwright.app.store.migrate import upgrade
 from meshwright.app.store.plans import PlanRepository, StoredPlan
-from tests.integration.test_db import POSTGRES, ROW, numbered
+from tests.integration.db import POSTGRES, ROW, numbered
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -19,25 +18,7 @@ from meshwright.app.store.engine import open_engine, reading, writing
 from meshwright.app.store.migrate import HEAD_REVISION, current_revision, downgrade, ensure_ready, is_at_head, upgrade
 from meshwright.app.store.plans import PlanFilter, PlanRepository, StoredPlan
 from meshwright.app.store.tables import metadata
-
-POSTGRES = "MESHWRIGHT_TEST_POSTGRES_URL"
-
-ROW = StoredPlan(
-    digest="sha256:" + "a" * 64,
-    created_at=datetime(2026, 3, 1, 12, 30, tzinfo=UTC),
-    model="llama",
-    kind="training",
-    feasible=True,
-    status="optimal",
-    devices=8,
-    tokens_per_s=61_000.5,
-    plan='{"schema":"meshwright.plan/1","note":"ü"}',
-    request="{}",
-)
-
-
-def numbered(number: int, **changes: object) -> StoredPlan:
-    return replace(ROW, digest=f"sha256:{number:064x}", **changes)  # type: ignore[arg-type]
+from tests.integration.db import POSTGRES, ROW, numbered
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

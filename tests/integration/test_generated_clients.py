@@ -16,7 +16,7 @@ import pytest
 from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.requests.examples import INFEASIBLE_REQUEST, SERVING_REQUEST, TRAINING_REQUEST
 from meshwright.app.web.main import create_app
-from tests.integration.test_web_actions import Here
+from tests.integration.web_actions import Here
 from tests.support.service import running_service
 
 GENERATOR = os.environ.get("MESHWRIGHT_CLIENT_GENERATOR") or shutil.which("openapi-python-client")

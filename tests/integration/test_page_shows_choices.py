@@ -10,7 +10,7 @@ from rich.console import Console
 from meshwright.app.cli.pages.plan_page import NextStep, print_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
-from tests.integration.regression.test_structure import PLACED, kind_of, otherwise, planned
+from tests.integration.regression.structure import PLACED, kind_of, otherwise, planned
 from tests.support.requests_given import resolved, serving, training
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 from unittest.mock import create_autospec
 
 import httpx
@@ -24,11 +23,10 @@ from meshwright.app.requests.limits import MAX_DEVICES
 from meshwright.app.service import planning as service
 from meshwright.app.store.calibrations import CalibrationRepository, NewCalibration
 from meshwright.app.store.engine import open_engine
+from tests.integration.rest import problem
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import serving, training
 from tests.support.service import running_service
-
-Json = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +35,6 @@ def refusing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]
     settings = Settings(f"sqlite:///{tmp_path_factory.mktemp('refusing') / 'plans.db'}", auth=Auth.OFF)
     with running_service(settings, FakeSolver(failure=AssertionError("nothing to solve"))) as client:
         yield client
-
-
-def problem(response: httpx.Response, status: int, name: str) -> Json:
-    """The problem document of a response, its form checked."""
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    document: Json = response.json()
-    assert document["type"] == f"urn:meshwright:problem:{name}"
-    assert document["status"] == status
-    assert document["request_id"] == response.headers["x-request-id"]
-    assert "Traceback" not in response.text
-    return document
 
 
 def submit(client: httpx.Client, seed: int = 0, **headers: str) -> httpx.Response:

@@ -14,32 +14,20 @@ from fastapi.routing import APIRoute
 
 from meshwright.app.base.records import to_document
 from meshwright.app.base.settings import Settings
-from meshwright.app.base.solving import OnBeat, ignore_beat, solve_here
 from meshwright.app.regression.lock import Policy
 from meshwright.app.regression.report import CheckReport, Finding, FindingRule, PlanCheck, Severity, Verdict
 from meshwright.app.web.pages.all_pages import ROUTERS
 from meshwright.app.web.pages.taking import Taken
-from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.request import PlanRequest
-from tests.acceptance.test_docs import page as doc
+from tests.acceptance.docs_cases import page as doc
 from tests.attacks.names import PIECES
 from tests.attacks.planned import SERVED, TRAINED
-from tests.integration.test_web_pages import Page, safe
+from tests.integration.web_actions import Here
+from tests.integration.web_pages import Page, safe
 from tests.support.requests_given import training
 from tests.support.service import running_service
 
 SMALL = {**TRAINED, "cluster": "8xH100", "search": {"tp": [1, 2], "pp": [1, 2], "cp": [1], "microbatch": [1]}}
 REGISTERED = {"name": "prod", "words": "8xH100"}
-
-
-class Here:
-    """The real solver, in a thread of this process."""
-
-    def __call__(self, request: PlanRequest, on_beat: OnBeat = ignore_beat) -> Plan:
-        return solve_here(request)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import httpx
 import pytest
@@ -21,6 +20,7 @@ from meshwright.app.web.pages.routes import COOKIE, MAX_FORM_BYTES
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from tests.attacks.names import PIECES
+from tests.integration.web_pages import Page, safe
 from tests.support.fakes import FakeSolver, infeasible_plan
 from tests.support.requests_given import training
 from tests.support.service import running_service
@@ -45,34 +45,6 @@ class NoPlan(FakeSolver):
     def __call__(self, request: PlanRequest, on_beat: OnBeat = ignore_beat) -> Plan:
         """Answer at once."""
         return infeasible_plan(request)
-
-
-class Page(HTMLParser):
-    """The tags, the names of attributes and the addresses that a browser would see."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags, self.attributes = Counter[str](), set[str]()
-        self.places: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Count a tag."""
-        self.tags[tag] += 1
-        self.attributes |= {name for name, _ in attrs}
-        self.places += [value or "" for name, value in attrs if name in ("href", "src", "action")]
-
-
-def safe(answer: httpx.Response, status: int = 200) -> str:
-    """The text of a page, its headers checked: no script, nothing from elsewhere."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    policy = answer.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'") and "script-src" not in policy
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    page = Page(answer.text)
-    assert not page.tags["script"] and all(place.startswith("/") for place in page.places), page.places
-    return answer.text
 
 
 def test_a_plan_is_listed_and_shown(client: httpx.Client) -> None:

@@ -17,7 +17,7 @@ from meshwright.app.store.migrate import upgrade
 from meshwright.app.store.plans import PlanRepository
 from meshwright.app.store.tables import plans
 from meshwright.app.store.writes import MOST_TOGETHER, Writes
-from tests.integration.test_db import numbered
+from tests.integration.db import numbered
 
 pytestmark = pytest.mark.both_databases
 

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
 from meshwright.app.base.settings import Settings
-from meshwright.app.evidence.measuring.fitted import fit_calibration
 from meshwright.app.requests.digests import calibration_files
 from meshwright.app.store.calibrations import CalibrationStore
 from meshwright.app.store.engine import open_engine
-from meshwright.costmodels.calibration.calibration import Calibration
-from meshwright.costmodels.fitting.board import board_of
-from meshwright.costmodels.fitting.samples import samples_of
+from tests.integration.calibrations.service import fitted
 from tests.support.requests_given import training
-from tests.unit.costmodels.measurements import collective_rows
 
 pytestmark = pytest.mark.both_databases
-
-
-def fitted() -> Calibration:
-    """A calibration of H100 whose collectives are made up; the rest is shipped."""
-    rows = samples_of(collective_rows())
-    samples = replace(rows, device=np.full(len(rows), "h100_sxm"))
-    board = board_of(samples, key="h100_sxm", node=None, cores=1)
-    return fit_calibration(samples, board, folds=2, on_curve=lambda done, total, name: None).calibration
 
 
 def test_requests_name_stored_calibrations(client: httpx.Client, settings: Settings) -> None:

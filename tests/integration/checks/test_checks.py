@@ -17,7 +17,7 @@ from meshwright.app.service.sandbox import ChildSolver
 from meshwright.app.store.principal import Scope
 from meshwright.costmodels.errors import InvalidInputError
 from tests.integration.regression.project import LOCK, NAME, REQUEST, Project
-from tests.integration.security.test_service import header
+from tests.integration.security.service import header
 from tests.support.command_line import Cli, Json
 from tests.support.fakes import FakeSolver, feasible_plan
 from tests.support.requests_given import resolved

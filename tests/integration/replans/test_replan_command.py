@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.base.settings import Auth, Settings
-from tests.integration.calibrations.test_service import fitted
-from tests.integration.replans.test_rest_replans import BySize, ask, put
+from tests.integration.calibrations.service import fitted
+from tests.integration.replans.rest_replans import BySize, ask, put
 from tests.support.command_line import Cli
 from tests.support.service import running_service
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import http.server
 import json
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -27,29 +26,13 @@ from meshwright.app.store.engine import open_engine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.switching import switch_bytes
-from tests.integration.calibrations.test_service import fitted
-from tests.support.fakes import FakeSolver, feasible_plan, infeasible_plan
+from tests.integration.calibrations.service import fitted
+from tests.integration.replans.rest_replans import BySize, Json, Receiver, ask, put
+from tests.support.fakes import FakeSolver
 from tests.support.requests_given import tiny_graph, training
 from tests.support.service import running_service
 
-Json = dict[str, Any]
-
 pytestmark = pytest.mark.both_databases
-
-
-class BySize(FakeSolver):
-    """More nodes are faster, except for seed 7, which does not care; seed 5 needs two nodes, seed 6 always fails."""
-
-    def __call__(self, request: PlanRequest, *beat: Any) -> Plan:
-        self.calls += 1
-        seed, nodes = request.search.seed, request.cluster.n_devices // 8
-        if seed == 6 and nodes != 2:
-            raise ZeroDivisionError("secret")
-        if seed == 5 and nodes < 2:
-            return infeasible_plan(request)
-        plan = feasible_plan(request)
-        objective = 16.0 if seed == 7 else 16.0 / nodes
-        return replace(plan, certificate=replace(plan.certificate, objective=objective))
 
 
 class SearchingSolver(FakeSolver):
@@ -57,17 +40,6 @@ class SearchingSolver(FakeSolver):
 
     def __call__(self, request: PlanRequest, *beat: Any) -> Plan:
         return solve_here(request)
-
-
-def put(client: httpx.Client, nodes: int, **params: str) -> Json:
-    document: Json = client.put("/v1/clusters/prod", json={"catalog": "dgx-h100", "nodes": nodes}, params=params).json()
-    return document
-
-
-def ask(client: httpx.Client, *seeds: int) -> None:
-    for seed in seeds:
-        answer = client.post("/v1/plans", json=training(cluster={"name": "prod"}, search={"seed": seed}))
-        assert answer.status_code == 201, answer.text
 
 
 def finished(client: httpx.Client, address: str) -> Json:
@@ -282,37 +254,6 @@ def test_unknown_batches(sized: httpx.Client) -> None:
     for address in ("/v1/replans/none", "/v1/replans/none/items"):
         assert sized.get(address).status_code == 404
     assert sized.post("/v1/replans/none/cancel").status_code == 404
-
-
-@dataclass
-class Receiver:
-    """An HTTP server that notes what it is sent, and answers with the next of its statuses; 0 is no answer for a long time."""
-
-    statuses: list[int]
-    received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
-    forget: threading.Event = field(default_factory=threading.Event)
-
-    def serve(self) -> http.server.HTTPServer:
-        receiver = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                receiver.received.append(({name.lower(): value for name, value in self.headers.items()}, body))
-                status = receiver.statuses.pop(0)
-                if not status:
-                    receiver.forget.wait(60)
-                    return
-                self.send_response(status)
-                self.send_header("location", "http://127.0.0.1:1/")
-                self.end_headers()
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return server
 
 
 def deliver(sender: WebhookSender) -> None:

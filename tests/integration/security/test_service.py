@@ -10,11 +10,9 @@ import httpx
 import pytest
 
 from meshwright.app.base.settings import Auth, Settings
-from meshwright.app.edge.keys import KeyWish, create_key
-from meshwright.app.store.engine import open_engine
 from meshwright.app.store.principal import Scope
-from meshwright.app.store.security import KeyRepository
 from meshwright.app.web.main import create_app
+from tests.integration.security.service import header
 from tests.support.command_line import Cli
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import training
@@ -34,13 +32,6 @@ def guarded(settings: Settings) -> Settings:
 def service(guarded: Settings) -> Iterator[httpx.Client]:
     with running_service(guarded, FakeSolver()) as client:
         yield client
-
-
-def header(settings: Settings, *scopes: Scope, tenant: str = "acme") -> dict[str, str]:
-    """Return the header that shows a new key of a tenant."""
-    keys = KeyRepository(open_engine(settings.database_url))
-    made = create_key(keys, KeyWish(tenant, "test", frozenset(scopes)))
-    return {"authorization": f"Bearer {made.text}"}
 
 
 def test_every_address_asks_for_a_caller_unless_it_shows_no_ones_data(service: httpx.Client, guarded: Settings) -> None:

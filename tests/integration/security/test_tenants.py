@@ -17,8 +17,8 @@ from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.requests.digests import keyed_request
 from meshwright.app.store.principal import Scope
 from meshwright.app.web.main import create_app
-from tests.integration.calibrations.test_service import fitted
-from tests.integration.security.test_service import header
+from tests.integration.calibrations.service import fitted
+from tests.integration.security.service import header
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import resolved, tiny_graph, training
 from tests.support.service import running_service

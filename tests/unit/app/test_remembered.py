@@ -20,7 +20,7 @@ from meshwright.app.store.fleet import RegisteredKind, RegisteredRepository, reg
 from meshwright.app.store.migrate import upgrade
 from meshwright.app.store.plans import PlanRepository, RememberedTexts
 from meshwright.app.store.principal import Principal, Scope
-from tests.integration.test_db import numbered
+from tests.integration.db import numbered
 from tests.support.requests_given import training
 
 pytestmark = pytest.mark.both_databases

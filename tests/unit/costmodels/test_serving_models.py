@@ -21,16 +21,11 @@ from meshwright.costmodels.serving.operators import ServedOn, fused_products, st
 from meshwright.costmodels.serving.step_time import BlockTimes, TableRange, block_times
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.graph import ModelGraph
+from tests.unit.costmodels.serving_models import MAMBA
 
 RANGE = TableRange(step_tokens=2048, sequences=64, sequence_tokens=16384)
 BF16 = ServingPrecision(WeightFormat.BF16, DType.BF16, DType.BF16)
 BLOCK_FP8 = ServingPrecision(WeightFormat.FP8_BLOCK, DType.BF16, DType.BF16)
-MAMBA = {
-    "model_type": "jamba", "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2,
-    "intermediate_size": 2048, "vocab_size": 32000, "num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 8,
-    "attn_layer_offset": 4, "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 16, "mamba_d_conv": 4,
-    "mamba_expand": 2, "mamba_dt_rank": 64, "architectures": ["JambaForCausalLM"],
-}  # fmt: skip
 
 
 def on(graph: ModelGraph, grid: RankGrid, precision: ServingPrecision = BF16, node: str = "dgx-h200") -> ServedOn:

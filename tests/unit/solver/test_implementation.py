@@ -28,22 +28,11 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Space
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.launchers.table import TRAINERS
-from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import implementation_of, launcher_implementation
 from tests.support.flat_plans import flat
-from tests.support.requests_given import resolved, training
-
-SMALL = {"dp": [2], "tp": [2], "pp": [2], "cp": [1], "microbatch": [1], "recompute": ["none"], "zero_stages": [1], "risk": 0.5}
-
-
-def request_of(implementation: dict[str, Any] | None, gradient_dtype: str = "fp32", **search: Any) -> TrainingRequest:
-    workload = {"kind": "training", "global_batch": 32, "seq_len": 4096, "gradient_dtype": gradient_dtype}
-    if implementation is not None:
-        workload |= {"implementation": implementation}
-    request = resolved(training(workload=workload, search=SMALL | search))
-    assert isinstance(request, TrainingRequest)
-    return request
+from tests.support.requests_given import resolved
+from tests.unit.solver.implementation import request_of
 
 
 def planned(implementation: dict[str, Any] | None, **search: Any) -> Plan:

@@ -24,7 +24,7 @@ from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher
 from tests.support.requests_given import resolved, training
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.resolving import resolve
 
 LINE = OneLine("llama-3.1-8b", gpus="2x8xH100", seq="4096", batch="64")
 DIALOG: dict[str, Any] = {

@@ -11,8 +11,8 @@ from meshwright.app.launching.reading.script import read_script
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of
 from meshwright.costmodels.errors import InvalidInputError
-from tests.unit.app.explaining.test_megatron_lm import LLAMA
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.megatron_lm import LLAMA
+from tests.unit.app.explaining.resolving import resolve
 
 JOB = "#!/bin/bash\n#SBATCH --nodes=4 # all\n#SBATCH --gres=gpu:h100:8\n#SBATCH --time=4:00:00 -p main\n"
 SRUN = "srun python pretrain_gpt.py --global-batch-size 64 " + LLAMA

@@ -22,7 +22,7 @@ from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from tests.support.requests_given import resolved, training
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.resolving import resolve
 
 LINE = OneLine("llama-3.1-8b", gpus="8xH100", seq="4096")
 BY_TRAINER = {

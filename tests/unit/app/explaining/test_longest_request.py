@@ -25,7 +25,7 @@ from meshwright.costmodels.units import GIB, DType
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.api import cache_room
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.resolving import resolve
 
 PRINTED = list(csv.DictReader((Path(__file__).parent / "engine_memory.csv").read_text(encoding="utf-8").splitlines()))
 """What servers on H100 80GB print at their start."""

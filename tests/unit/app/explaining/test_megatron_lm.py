@@ -22,13 +22,9 @@ from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.requests_given import resolved, training
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.megatron_lm import LLAMA
+from tests.unit.app.explaining.resolving import resolve
 
-LLAMA = (
-    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
-    "--num-query-groups 8 --seq-length 8192 --swiglu --normalization RMSNorm --disable-bias-linear "
-    "--untie-embeddings-and-output-weights --vocab-size 128256 --bf16 --attention-dropout 0 --hidden-dropout 0 "
-)
 COMMAND = "torchrun --nproc_per_node 8 pretrain_gpt.py " + LLAMA
 
 

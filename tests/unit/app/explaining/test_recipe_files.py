@@ -12,7 +12,7 @@ from meshwright.app.launching.parts.stated import StatedTraining
 from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of, explained
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.resolving import resolve
 
 VERL = """set -x
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=a.parquet data.train_batch_size=1024 \\

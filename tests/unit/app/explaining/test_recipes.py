@@ -18,7 +18,7 @@ from meshwright.app.service.explaining.explain import asked_of
 from meshwright.app.service.explaining.training_plan import broken_rules, microbatch_of, world_of
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.solver.problem.request import ServingRequest, TrainingRequest
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.resolving import resolve
 
 RECIPES: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "recipes.yaml").read_text(encoding="utf-8"))
 

@@ -11,7 +11,6 @@ from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
 from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.options import OneLine
-from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, with_better
 from meshwright.app.service.explaining.explanation import Difference, Explanation, Verdict
 from meshwright.costmodels.errors import InvalidInputError
@@ -24,13 +23,10 @@ from meshwright.solver.problem.choices import Launcher, Objective
 from meshwright.solver.problem.request import PlanRequest, Slo
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength
+from tests.unit.app.explaining.resolving import resolve
 from tests.unit.app.exporters.plans import serving
 
 LINE = OneLine("", gpus="8xH100", isl="200", osl="20", rate="4", objective="devices")
-
-
-def resolve(document: dict[str, object]) -> PlanRequest:
-    return resolve_request(document, files=NoFiles())
 
 
 def explanation(command: str, **options: str) -> Explanation:

@@ -22,7 +22,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, Predicted
 from meshwright.solver.problem.request import ServingRequest, TrainingRequest
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.resolving import resolve
 
 MEGATRON = (
     "pretrain_gpt.py --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "

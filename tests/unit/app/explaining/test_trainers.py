@@ -20,7 +20,7 @@ from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from tests.support.requests_given import resolved, training
-from tests.unit.app.explaining.test_servers import resolve
+from tests.unit.app.explaining.resolving import resolve
 
 QLORA = {"rank": 16, "targets": ["q_proj", "v_proj"], "base_format": "nf4"}
 LORA = {"rank": 8, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}

@@ -23,7 +23,7 @@ from meshwright.solver.training.planner import plan_training
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.exporters.plans import GLOBAL_BATCH, arguments, training
 from tests.unit.app.exporters.real_tools import ask
-from tests.unit.solver.training.test_branching import small_request
+from tests.unit.solver.training.branching import small_request
 
 
 def config(plan: Plan, request: PlanRequest) -> dict[str, Any]:

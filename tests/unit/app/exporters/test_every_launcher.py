@@ -10,7 +10,7 @@ from meshwright.app.launching import exporters
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import ENGINES, LAUNCHERS, TRAINERS
-from tests.unit.app.exporters.test_export import GOLDEN, golden_export
+from tests.unit.app.exporters.export import GOLDEN, golden_export
 
 ROOT = Path(__file__).resolve().parents[4]
 DOCS = (ROOT / "docs" / "exporters.md").read_text(encoding="utf-8")

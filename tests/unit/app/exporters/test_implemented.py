@@ -23,9 +23,9 @@ from meshwright.costmodels.model.implementation import (
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.launchers.table import TRAINERS
+from tests.unit.app.exporters.megatron_lm import expected_parameters, question
 from tests.unit.app.exporters.plans import flags, training
 from tests.unit.app.exporters.real_tools import ask
-from tests.unit.app.exporters.test_megatron_lm import expected_parameters, question
 
 HINTS = get_type_hints(StatedImplementation)
 

@@ -21,21 +21,19 @@ from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import Hyperparameters
 from meshwright.solver.problem.launchers.decoders import decoder_shape
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
 from tests.support.flat_plans import flat, with_fields
+from tests.unit.app.exporters.megatron_lm import expected_parameters, question
 from tests.unit.app.exporters.plans import arguments, cluster, flags, interleaved, training
 from tests.unit.app.exporters.real_tools import ask
-
-LAUNCHER_FLAGS = {"--standalone", "--nnodes", "--nproc-per-node", "--node-rank", "--master-addr", "--master-port"}
 
 
 def test_equal_stages_need_no_layout_and_uneven_ones_get_it() -> None:
@@ -315,16 +313,6 @@ def test_layers_that_megatron_has_not_are_said() -> None:
     assert "geglu" in said
 
 
-def question(plan: Plan, request: PlanRequest) -> dict[str, object]:
-    """The arguments of one plan, for the first rank of each stage."""
-    given = flags(export(plan, request, "megatron-lm"))
-    return {
-        "flags": {name[2:]: values for name, values in given.items() if name not in LAUNCHER_FLAGS},
-        "world": plan.devices,
-        "ranks": [stage.devices[0].first for stage in flat(plan).stages],
-    }
-
-
 @pytest.mark.slow
 def test_megatron_core_builds_the_parameters_that_the_plan_counts() -> None:
     """On every stage: weights a rank holds, exactly. Layer sizes come from the graph, which transformers confirms."""
@@ -340,24 +328,6 @@ def test_megatron_core_builds_the_parameters_that_the_plan_counts() -> None:
     answers = ask("megatron.core", "megatron_core.py", [question(*plan) for plan in plans])
     for (plan, _), answer in zip(plans, answers, strict=True):
         assert answer == {"parameters": expected_parameters(plan)}, plan.model
-
-
-def expected_parameters(plan: Plan) -> list[int]:
-    """Parameters of each stage's ranks: matrices divided by tp, vectors of the residual stream whole, a tied head copied."""
-    graph = model(plan.model)
-    assert flat(plan).axes is not None
-    tp, counts = flat(plan).axes.tp, []
-    for stage in flat(plan).stages:
-        total = 0
-        for span in stage.blocks:
-            for operator in graph.block(span.block).operators:
-                for weight in operator.weights:
-                    if weight.tied_to is not None and len(flat(plan).stages) == 1:
-                        continue
-                    split = {"heads", "kv_heads", "ffn", "vocab"} & set(weight.dims)
-                    total += span.count * weight.elements(graph.dims) // (tp if split else 1)
-        counts.append(total)
-    return counts
 
 
 @pytest.mark.parametrize(

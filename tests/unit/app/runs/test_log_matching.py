@@ -20,7 +20,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from tests.support.observed import answered
 from tests.support.requests_given import resolved, serving
-from tests.unit.app.runs.test_log_formats import LOGS, PLAN, SERVED, TRAINED_BY_OTHERS, served_by
+from tests.unit.app.runs.log_formats import LOGS, PLAN, SERVED, TRAINED_BY_OTHERS, served_by
 from tests.unit.solver.verify.plans import serving_plan
 
 MISMATCHES, SEED = 200, 35

@@ -21,7 +21,7 @@ from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import AnsweredRequest
 from tests.support.observed import answered
 from tests.support.requests_given import resolved, serving
-from tests.unit.app.runs.test_log_formats import SERVED, TRAINED_BY_OTHERS
+from tests.unit.app.runs.log_formats import SERVED, TRAINED_BY_OTHERS
 from tests.unit.solver.verify.plans import serving_plan
 
 LOGS = Path(__file__).parents[3] / "support" / "logs"

@@ -12,8 +12,8 @@ from meshwright.costmodels.queueing.simulation.disaggregated import (
     simulate_prefill,
 )
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Window, simulate
+from tests.unit.costmodels.queueing.simulation import stream_of
 from tests.unit.costmodels.queueing.tables import linear_times
-from tests.unit.costmodels.queueing.test_simulation import stream_of
 
 ALL = Window(warm_up=0.0, cool_down=0.0)
 LIMITS = BatchLimits(16, 4096, 10**6)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, poisson_stream
+from meshwright.costmodels.queueing.load import Load, TokenCount, cached_tokens, poisson_stream
 from meshwright.costmodels.queueing.simulation.replica import (
     Admission,
     BatchLimits,
@@ -20,15 +20,11 @@ from meshwright.costmodels.queueing.simulation.replica import (
     simulate_closed_loop,
 )
 from tests.unit.costmodels.queueing.reference_engine import ReferenceEngine
+from tests.unit.costmodels.queueing.simulation import requests, stream_of
 from tests.unit.costmodels.queueing.tables import linear_times
 
 ALL = Window(warm_up=0.0, cool_down=0.0)
 TIMES = linear_times(fixed_s=5e-3, token_s=1e-5, kv_token_s=1e-8, pair_s=1e-9, logit_s=2e-6)
-
-
-def stream_of(*requests: tuple[float, int, int]) -> RequestStream:
-    arrival, prompt, output = zip(*requests, strict=True)
-    return RequestStream(np.array(arrival), np.array(prompt), np.array(output))
 
 
 def wait_of_single_server(rate: float, prompt: TokenCount, *, requests: int) -> float:
@@ -67,11 +63,6 @@ def test_a_request_alone_takes_the_sum_of_its_steps() -> None:
     decode = (1.0 + 0.01 + 0.5 + 0.001 * 11) + (1.0 + 0.01 + 0.5 + 0.001 * 12)
     assert result.tpot_s[0] == pytest.approx(decode / 2)
     assert result.end_to_end_s[0] == pytest.approx(chunks + decode)
-
-
-requests = st.lists(st.tuples(st.floats(0.0, 0.3), st.integers(1, 60), st.integers(1, 30)), min_size=1, max_size=40).map(
-    lambda rows: [(sum(gap for gap, _, _ in rows[: i + 1]), p, o) for i, (_, p, o) in enumerate(rows)]
-)
 
 
 @settings(max_examples=150, deadline=None)

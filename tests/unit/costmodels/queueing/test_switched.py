@@ -12,8 +12,8 @@ from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Targets, Window
 from meshwright.costmodels.queueing.simulation.switched import LayoutChange, PhaseEngine, simulate_switched
 from tests.unit.costmodels.queueing.reference_switched import ReferenceSwitched
+from tests.unit.costmodels.queueing.simulation import stream_of
 from tests.unit.costmodels.queueing.tables import linear_times
-from tests.unit.costmodels.queueing.test_simulation import stream_of
 
 ALL = Window(warm_up=0.0, cool_down=0.0)
 PREFILL = PhaseEngine(linear_times(fixed_s=5e-3, token_s=1e-4), BatchLimits(16, 4096, 10**6))

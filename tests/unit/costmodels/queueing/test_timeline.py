@@ -5,8 +5,8 @@ import pytest
 
 from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
 from meshwright.costmodels.queueing.simulation.replica import BatchLimits, Window, simulate, timeline
+from tests.unit.costmodels.queueing.simulation import stream_of
 from tests.unit.costmodels.queueing.tables import linear_times
-from tests.unit.costmodels.queueing.test_simulation import stream_of
 
 ALL = Window(warm_up=0.0, cool_down=0.0)
 

@@ -23,7 +23,7 @@ from meshwright.solver.serving.promise.candidates import Candidate
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
 from tests.support.serving_layouts import pools_of, replicas_of
-from tests.unit.solver.serving.test_expert_plans import expert_request, planned
+from tests.unit.solver.serving.expert_plans import expert_request, planned
 
 pytestmark = pytest.mark.usefixtures("short_simulations")
 

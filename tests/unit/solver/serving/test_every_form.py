@@ -21,7 +21,7 @@ from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.serving import predict_serving, simulate_serving
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
-from tests.unit.solver.serving.test_layout_of import planned, request_of
+from tests.unit.solver.serving.layout_of import planned, request_of
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 EVERY = pytest.mark.parametrize("form", get_args(ServingLayout))

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from meshwright.app.launching.exporters import export
-from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.errors import ExportError
-from meshwright.costmodels.model.experts import BalancedRouting
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.serving.engine_profile import ServingEngine
-from meshwright.costmodels.units import DType
-from meshwright.solver.answer.plan import Plan
-from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
-from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving import predict_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.promise import evaluation as one_layout
@@ -27,17 +18,8 @@ from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat
 from tests.support.serving_layouts import replicas_of
 from tests.unit.app.exporters.plans import flags
-from tests.unit.solver.serving.requests import cluster, serving_request
+from tests.unit.solver.serving.expert_plans import expert_request, planned
 from tests.unit.solver.verify.changes import changed
-
-CONFIG = {
-    "model_type": "deepseek_v3", "hidden_size": 2048, "intermediate_size": 8192, "moe_intermediate_size": 1024,
-    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000, "kv_lora_rank": 512,
-    "q_lora_rank": 768, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "n_routed_experts": 64,
-    "num_experts_per_tok": 6, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
-    "max_position_embeddings": 16384,
-}  # fmt: skip
-MODEL = read_huggingface_config(CONFIG, name="small-moe")
 
 pytestmark = pytest.mark.usefixtures("short_simulations")
 
@@ -46,20 +28,6 @@ pytestmark = pytest.mark.usefixtures("short_simulations")
 def _few_batch_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_layout, "STEP_TOKENS", (1024, 4096))
     monkeypatch.setattr(one_layout, "SEQUENCES", (16, 64))
-
-
-def expert_request(search: Search, objective: Objective = Objective.DEVICES, copies: int = 0) -> ServingRequest:
-    asked = serving_request(rate=6.0, precision=DType.FP8, objective=objective, on=cluster(per_node=8), search=search)
-    experts = BalancedRouting("balanced", copies)
-    workload = replace(asked.workload, weights=WeightFormat.FP8_BLOCK, experts=experts)
-    return replace(asked, model=MODEL, workload=workload)
-
-
-def planned(request: ServingRequest) -> Plan:
-    answer = plan_serving(request, stop=never_stop, progress=ignore_progress)
-    assert answer.feasible
-    assert check(answer, request) == ()
-    return answer
 
 
 @pytest.mark.parametrize(

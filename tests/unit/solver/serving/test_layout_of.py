@@ -4,47 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
 from typing import Any, get_args
 
 import pytest
 
 from meshwright.solver.answer.document import plan_of, record_of
-from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, ServingLayout
-from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan_record import PlanRecord
-from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import ServingMode
-from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.search import Search
-from meshwright.solver.serving import plan_serving
-from tests.unit.solver.serving.requests import cluster, serving_request
+from tests.unit.solver.serving.layout_of import planned
 
 Path = tuple[str | int, ...]
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
-
-
-def request_of(form: type) -> ServingRequest:
-    """A request whose best plan has a form."""
-    degrees = {"tp": (1, 2), "pp": (1, 2)}
-    if form is Replicas:
-        return serving_request(search=Search(**degrees))
-    if form is Pools:
-        return serving_request(
-            rate=9.0, ttft_ms=400.0, tpot_ms=12.0, search=Search(**degrees, modes=(ServingMode.DISAGGREGATED,))
-        )
-    if form is not Kinds:
-        search = Search(**degrees, modes=(ServingMode(form.__name__.lower()),))
-        return serving_request(rate=0.1, ttft_ms=120_000.0, tpot_ms=None, on=cluster(node="l4-pcie"), search=search)
-    old, new = (cluster(node=node, name=name, per_node=2) for node, name in (("dgx-a100", "old"), ("dgx-h100", "new")))
-    both = replace(old, groups=(*old.groups, *new.groups))
-    return serving_request(rate=24.0, ttft_ms=400.0, tpot_ms=25.0, on=both, search=Search(**degrees, worker_kinds=2))
-
-
-@cache
-def planned(form: type) -> Plan:
-    return plan_serving(request_of(form), stop=never_stop, progress=ignore_progress)
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[Path]:

@@ -25,7 +25,7 @@ from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import replicas_of
-from tests.unit.costmodels.test_serving_models import MAMBA
+from tests.unit.costmodels.serving_models import MAMBA
 from tests.unit.solver.serving.requests import serving_request
 from tests.unit.solver.verify.changes import changed
 

@@ -16,8 +16,8 @@ from meshwright.solver.problem.choices import FrontierScope, Improvements, Objec
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from tests.support.stopping import FIRST_LOOKS, LookLimit, Whole, assert_answers, solving, whole
+from tests.unit.solver.serving.layout_of import request_of
 from tests.unit.solver.serving.requests import serving_request
-from tests.unit.solver.serving.test_layout_of import request_of
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 

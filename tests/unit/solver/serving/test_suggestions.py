@@ -20,7 +20,7 @@ from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving.changes import is_tight, serving_changes
 from meshwright.solver.suggestions import LEAST_GAIN
 from tests.unit.solver.serving.requests import cluster, serving_request
-from tests.unit.solver.training.test_suggestions import changed
+from tests.unit.solver.training.suggestions import changed
 
 pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 

@@ -19,6 +19,7 @@ from meshwright.solver.sharding_problem.relaxation import Relaxation
 from meshwright.solver.sharding_problem.solve import SolveStatus, solve
 from meshwright.solver.sharding_problem.work import NoLimit, WorkLimit
 from meshwright.solver.sharding_problem.working_graph import ProvenInfeasible, WorkingGraph
+from tests.unit.solver.sharding_problem.certificates import chain_of_blocks
 from tests.unit.solver.sharding_problem.random_problems import random_problem
 
 
@@ -165,21 +166,6 @@ def _arc_consistent_core(problem: ShardingProblem) -> Core | None:
     except ProvenInfeasible:
         return None
     return core_of(graph)
-
-
-def chain_of_blocks(length: int) -> ShardingProblem:
-    """Repeated blocks with skips, memory tight enough to bind: too large to enumerate."""
-    rng = random.Random(5)
-    edges = [[i, i + 1] for i in range(length - 1)] + [[i, i + 3] for i in range(0, length - 3, 2)]
-    return problem_from_lists(
-        name="chain",
-        intervals=[[i, min(i + 8, length)] for i in range(length)],
-        node_costs=[[rng.randint(0, 500) for _ in range(4)] for _ in range(length)],
-        node_usages=[[rng.randint(0, 50) for _ in range(4)] for _ in range(length)],
-        edge_nodes=edges,
-        edge_costs=[[rng.randint(0, 900) for _ in range(16)] for _ in edges],
-        usage_limit=130,
-    )
 
 
 def _with_limit(problem: ShardingProblem, limit: int) -> ShardingProblem:

@@ -18,8 +18,8 @@ from meshwright.solver.strategies.operator_graph import Ties
 from meshwright.solver.strategies.solve import shard_model
 from tests.support.requests_given import resolved, tiny_graph, training
 from tests.support.stopping import FIRST_LOOKS, TIE, LookLimit
+from tests.unit.solver.sharding_problem.certificates import chain_of_blocks
 from tests.unit.solver.sharding_problem.random_problems import exhaustive_optimum, random_problem
-from tests.unit.solver.sharding_problem.test_certificates import chain_of_blocks
 
 MOST_LOOKS = 200
 """Looks that a search with windows is ended at, at most; it has no end of its own that comes soon."""

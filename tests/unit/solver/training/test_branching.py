@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from meshwright.app.models import catalog
@@ -32,22 +31,11 @@ from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
+from tests.unit.solver.training.branching import small_request
 from tests.unit.solver.training.enumerated import enumerated
-from tests.unit.solver.training.full_space import encoder_decoder
-from tests.unit.solver.training.instances import random_cluster
 from tests.unit.solver.training.planned import planned
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "encoder-decoder" / "t5-11b-64xv100.yaml"
-
-
-def small_request(seed: int) -> TrainingRequest:
-    """An encoder-decoder of one or two layers each on a few devices with more or less room."""
-    rng = np.random.default_rng(seed)
-    model = encoder_decoder(rng)
-    workload = TrainingWorkload("training", global_batch=int(rng.choice([4, 8])), seq_len=128, precision=DType.BF16)
-    pp = ((1, 2), (2,), (2, 4))[seed % 3]
-    search = Search(launcher=Launcher.DEEPSPEED, pp=pp, tp=(1,), microbatch=(1, 2), zero_stages=(0, 1), risk=0.5)
-    return TrainingRequest(model, random_cluster(rng, model, free=False), workload, search=search)
 
 
 def eager(seed: int) -> TrainingRequest:

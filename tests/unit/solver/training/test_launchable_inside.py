@@ -27,6 +27,7 @@ from meshwright.solver.training.planner import plan_training
 from meshwright.solver.training.search.best_first import SearchResult, Solved, search
 from meshwright.solver.verify.check import check
 from tests.unit.solver.training.instances import random_request
+from tests.unit.solver.training.launchable_inside import wide_request
 
 SEEDS = [seed for seed in range(40) if random_request(seed).search.space is Space.FREE][:8]
 
@@ -85,13 +86,6 @@ def test_a_restricted_search_of_a_mixed_cluster_begins_with_launchable_plans() -
     assert begins_with_launchable(asked)
     assert not begins_with_launchable(replace(asked, search=replace(search, dp=(16,), microbatch=(1,))))
     assert not begins_with_launchable(replace(asked, search=launchable_part(search, Launcher.MEGATRON_LM)))
-
-
-def wide_request(**opened: object) -> TrainingRequest:
-    """A request whose free space takes minutes: a plan of simple shape is found in a second."""
-    cluster = Cluster((NodeGroup("nodes", node_type("dgx-h100"), 4),))
-    search = Search(space=Space.FREE, **opened)  # type: ignore[arg-type]
-    return TrainingRequest(model("llama-3.1-8b"), cluster, TrainingWorkload("training", 256, 8192), search=search)
 
 
 @dataclass

@@ -31,6 +31,7 @@ from meshwright.solver.verify import Rule, SpaceRules
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import random_request
+from tests.unit.solver.training.planner import llama_8b, plan_of
 
 
 def survey_request(name: str) -> TrainingRequest:
@@ -41,21 +42,6 @@ def survey_request(name: str) -> TrainingRequest:
         TrainingWorkload("training", global_batch=1024, seq_len=4096),
         search=Search(microbatch=(1,), recompute=(Recompute.NONE,), zero_stages=(1,)),
     )
-
-
-def llama_8b(nodes: int = 1, **changes: object) -> TrainingRequest:
-    request = TrainingRequest(
-        model("llama-3.1-8b"),
-        Cluster((NodeGroup("pool", node_type("dgx-h100"), nodes),)),
-        TrainingWorkload("training", global_batch=64, seq_len=8192),
-    )
-    return replace(request, **changes)  # type: ignore[arg-type]
-
-
-def plan_of(request: TrainingRequest) -> Plan:
-    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
-    assert check(plan, request) == ()
-    return plan
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -31,18 +30,7 @@ from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.enumerated import enumerated, is_the_best
 from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.training.planned import planned
-
-
-def unequal_requests(count: int) -> Iterator[TrainingRequest]:
-    """Requests of the free space on two kinds of nodes, which may have replicas each."""
-    seed = 0
-    while count:
-        request = random_request(seed)
-        seed += 1
-        if len(request.cluster.groups) == 2 and request.search.space is Space.FREE and request.cluster.n_devices <= 4:
-            count -= 1
-            search = replace(request.search, batch_shares=BatchShares.BY_GROUP, offload_optimizer=(), offload_activations=())
-            yield replace(request, search=search)
+from tests.unit.solver.training.shares import unequal_requests
 
 
 @pytest.mark.slow

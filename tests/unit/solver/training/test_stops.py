@@ -19,9 +19,9 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.best_first import search
 from tests.support.stopping import FIRST_LOOKS, TIE, LookLimit, Whole, assert_answers, solving, whole
 from tests.unit.solver.training.instances import random_request
-from tests.unit.solver.training.test_launchable_inside import wide_request
-from tests.unit.solver.training.test_shares import unequal_requests
-from tests.unit.solver.training.test_stagewise import mixed_requests, stagewise_requests
+from tests.unit.solver.training.launchable_inside import wide_request
+from tests.unit.solver.training.shares import unequal_requests
+from tests.unit.solver.training.stagewise import mixed_requests, stagewise_requests
 
 LAUNCHABLE, FREE, TWO_GROUPS = 6, 3, 26
 """Seeds of random requests with a plan: of the launchable space, of the free one, and on two node groups."""

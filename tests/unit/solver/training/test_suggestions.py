@@ -21,6 +21,7 @@ from meshwright.solver.training.report.changes import SAFE, is_tight, training_c
 from tests.support.fakes import infeasible_plan
 from tests.unit.solver.training.full_space import larger
 from tests.unit.solver.training.instances import random_request
+from tests.unit.solver.training.suggestions import changed
 
 TOLERANCE = 1e-9
 
@@ -57,14 +58,6 @@ def as_written(request: TrainingRequest) -> TrainingRequest:
     read = resolve_request(json.loads(json.dumps(request_document(request))), files=NoFiles())
     assert isinstance(read, TrainingRequest)
     return read
-
-
-def changed(document: Any, path: str, value: Any) -> None:
-    """Set a field of a request document by its dotted path."""
-    *parts, last = path.split(".")
-    for part in parts:
-        document = document[int(part)] if part.isdigit() else document.setdefault(part, {})
-    document[last] = value
 
 
 def run(request: PlanRequest) -> Plan:

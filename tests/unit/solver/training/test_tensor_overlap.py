@@ -26,7 +26,7 @@ from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.training.space.implementation import launcher_implementation
 from tests.support.flat_plans import flat, with_fields
-from tests.unit.solver.training.test_planner import llama_8b, plan_of
+from tests.unit.solver.training.planner import llama_8b, plan_of
 
 GRAPH = model("llama-3.1-8b")
 

@@ -18,8 +18,8 @@ from meshwright.solver.training.forms.stagewise.search import best_stagewise
 from meshwright.solver.training.forms.uniform.device_orders import best_arrangement, other_arrangements
 from meshwright.solver.verify.check import check
 from tests.unit.solver.training.planned import planned
-from tests.unit.solver.training.test_shares import unequal_requests
-from tests.unit.solver.training.test_stagewise import stagewise_requests
+from tests.unit.solver.training.shares import unequal_requests
+from tests.unit.solver.training.stagewise import stagewise_requests
 
 Search = Callable[[TrainingRequest, Plan, Stop], Plan]
 

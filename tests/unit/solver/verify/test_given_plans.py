@@ -24,8 +24,8 @@ from meshwright.solver.verify import Rule, SpaceRules
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.training.instances import memory_request, random_request, sliced_request
-from tests.unit.solver.training.test_shares import unequal_requests
-from tests.unit.solver.training.test_stagewise import mixed_requests, stagewise_requests
+from tests.unit.solver.training.shares import unequal_requests
+from tests.unit.solver.training.stagewise import mixed_requests, stagewise_requests
 
 Asked = tuple[Plan, TrainingRequest]
 

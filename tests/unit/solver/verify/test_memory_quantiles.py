@@ -17,7 +17,7 @@ from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify.check import check
 from meshwright.solver.verify.violation import Rule
 from tests.support.flat_plans import flat, with_fields
-from tests.unit.solver.test_implementation import request_of
+from tests.unit.solver.implementation import request_of
 from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.verify.changes import changed
 
