@@ -173,11 +173,12 @@ def _graph(source: ModelSource, files: ModelFiles, entry: Entry) -> ReadModel:
         return ReadModel(source.graph)
     document = files.read(str(source.graph))
     check_values(document, entry)
+    from meshwright.app.models.traced.layers import in_layers
     from meshwright.app.models.traced.model import is_traced_graph, read_traced_graph
 
     if is_traced_graph(document):
         traced = read_traced_graph(document)
-        return ReadModel(traced.graph, traced.seq_len)
+        return ReadModel(in_layers(traced.graph), traced.seq_len)
     return ReadModel(read_record(ModelGraph, document, what="model graph"))
 
 

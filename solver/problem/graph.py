@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import NamedTuple
 
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import RESERVED_DIMS
@@ -152,6 +153,14 @@ class Block:
         raise ModelError(f"block {self.name!r} has no operator {name!r}")
 
 
+class WeightOwner(NamedTuple):
+    """The place of a weight that has its own storage: names of its block, its operator and itself."""
+
+    block: str
+    operator: str
+    weight: str
+
+
 @dataclass(frozen=True, slots=True)
 class BlockRun:
     """``repeat`` copies of a block, one after the other, each with its own weights."""
@@ -225,6 +234,21 @@ class ModelGraph:
         """Parameters that one copy of a block stores."""
         return sum(parameters(operator, self.dims) for operator in self.block(name).operators)
 
+    def owner(self, name: str) -> WeightOwner:
+        """Where the weight is that a tied one names; each of the names may have slashes of its own."""
+        return self._owners[name]
+
+    @cached_property
+    def _owners(self) -> dict[str, WeightOwner]:
+        own = (
+            WeightOwner(block.name, operator.name, weight.name)
+            for block in self.blocks
+            for operator in block.operators
+            for weight in operator.weights
+            if weight.tied_to is None
+        )
+        return {"/".join(each): each for each in own}
+
     def tied_weights(self) -> tuple[tuple[str, str, Weight], ...]:
         """(block, operator, weight) of every weight whose storage is elsewhere."""
         return tuple(
@@ -289,15 +313,8 @@ def _check_chain(graph: ModelGraph) -> None:
 
 
 def _check_tied(graph: ModelGraph) -> None:
-    owners = {
-        f"{block.name}/{operator.name}/{weight.name}": weight
-        for block in graph.blocks
-        for operator in block.operators
-        for weight in operator.weights
-        if weight.tied_to is None
-    }
     for block, operator, weight in graph.tied_weights():
-        if weight.tied_to not in owners:
+        if weight.tied_to not in graph._owners:
             raise ModelError(f"weight {block}/{operator}/{weight.name} is tied to no weight", given=weight.tied_to)
 
 

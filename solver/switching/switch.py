@@ -24,7 +24,7 @@ from meshwright.solver.answer.layouts import ByGroup, Stagewise, Uniform
 from meshwright.solver.answer.pipeline_plan import optimizer_of, pipelines_of, placement_of
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.blocks.tp_strategies import REPLICATE, Strategy
-from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.graph import ModelGraph, WeightOwner
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.switching.pieces import LOST, Held, IntArray, Pieces, SwitchTraffic, stored_pieces, traffic
 from meshwright.solver.training.costs.state_memory import block_optimizer
@@ -119,15 +119,6 @@ _ZERO_WEIGHTS, _ZERO_OPTIMIZER = 3, 1
 """ZeRO stage from which weights, and optimizer state, are split over dp x cp (Rajbhandari et al. 2020, section 5)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _WeightOf:
-    """A weight of a block; copies of the block have weights of their own."""
-
-    block: str
-    operator: str
-    weight: str
-
-
 class _Layout:
     """Where a plan puts each weight."""
 
@@ -136,30 +127,30 @@ class _Layout:
         self._device_of_rank = device_of_rank[_places_of_ranks(answered)]
         self._pieces: dict[tuple[object, ...], Pieces] = {}
 
-    def stages_of(self) -> dict[tuple[int, _WeightOf], tuple[int, ...]]:
+    def stages_of(self) -> dict[tuple[int, WeightOwner], tuple[int, ...]]:
         """For each weight with its own storage, by the layer that owns it: the stages that hold it."""
         owner_layer = {name: self._model.layers.index(name) for name in dict.fromkeys(self._model.layers)}
-        found: dict[tuple[int, _WeightOf], set[int]] = {}
+        found: dict[tuple[int, WeightOwner], set[int]] = {}
         for index, stage in enumerate(self._pipelines.stages):
             for span in stage.blocks:
                 for operator, weight in _weights(self._model, span.block):
                     if weight.tied_to is None:
-                        named = _WeightOf(span.block, operator.name, weight.name)
+                        named = WeightOwner(span.block, operator.name, weight.name)
                         layers = range(span.first, span.first + span.count)
                     else:
-                        named = _WeightOf(*weight.tied_to.split("/"))
+                        named = self._model.owner(weight.tied_to)
                         layers = range(owner_layer[named.block], owner_layer[named.block] + 1)
                     for layer in layers:
                         found.setdefault((layer, named), set()).add(index)
         return {key: tuple(sorted(stages)) for key, stages in found.items()}
 
-    def held(self, weight: _WeightOf, stages: tuple[int, ...], *, sharded_from: int) -> Held:
+    def held(self, weight: WeightOwner, stages: tuple[int, ...], *, sharded_from: int) -> Held:
         """Pieces of a weight on the devices of stages; split over dp x cp from that ZeRO stage on."""
         pieces = [self._pieces_of(weight, index, sharded_from) for index in stages]
         devices = [self._devices_of(index) for index in stages]
         return Held(pieces[0], np.concatenate(devices), np.concatenate([each.of_rank for each in pieces]))
 
-    def _pieces_of(self, named: _WeightOf, index: int, sharded_from: int) -> Pieces:
+    def _pieces_of(self, named: WeightOwner, index: int, sharded_from: int) -> Pieces:
         stage = self._pipelines.stages[index]
         key = (named, stage.axes, stage.zero_stage >= sharded_from, stage.shard_ranks, stage.shardings)
         if key not in self._pieces:
@@ -197,7 +188,7 @@ def _places_of_ranks(answered: AnsweredRequest) -> IntArray:
     return np.concatenate([devices[name] for name in placement.group_order or tuple(devices)])
 
 
-def _stored_weights(before: _Layout, after: _Layout) -> Counter[tuple[_WeightOf, tuple[int, ...], tuple[int, ...]]]:
+def _stored_weights(before: _Layout, after: _Layout) -> Counter[tuple[WeightOwner, tuple[int, ...], tuple[int, ...]]]:
     """Weights by the stages that hold them before and after, and of how many layers that is true."""
     old, new = before.stages_of(), after.stages_of()
     return Counter((named, old[layer, named], stages) for (layer, named), stages in new.items())

@@ -93,7 +93,7 @@ def tied_copies(request: PlanRequest, stage: Stage, share: ModelSplit) -> tuple[
             continue
         size = weight.elements(share.local(block, request.model.block(block).operator(operator)))
         most += here[block] * size
-        if weight.tied_to.split("/")[0] not in here:
+        if request.model.owner(weight.tied_to).block not in here:
             least[weight.tied_to] = size
     return sum(least.values()), most
 

@@ -315,7 +315,7 @@ def _stage_needs(stage: tuple[LayerSpan, ...], memory: Mapping[str, BlockMemory]
         owner: size
         for span in stage
         for owner, size in memory[span.block].tied_bytes.items()
-        if owner.split("/")[0] not in here
+        if not any(owner.startswith(f"{block}/") for block in here)
     }
     cache = CacheBytes()
     for span in stage:

@@ -212,7 +212,7 @@ def tied_uses(model: ModelGraph) -> tuple[tuple[TiedUse, ...], ...]:
             groups.setdefault(weight.tied_to, []).append(TiedUse(block, node_index(model, block, operator), weight.dims))
     found = []
     for name, uses in groups.items():
-        block, operator, own = name.split("/")
+        block, operator, own = model.owner(name)
         dims = next(w.dims for w in model.block(block).operator(operator).weights if w.name == own)
         owner = [TiedUse(block, node_index(model, block, operator), dims)] if block in used else []
         found.append((*owner, *uses))

@@ -333,7 +333,7 @@ def block_optimizer(optimizer: Optimizer, model: ModelGraph, block: str) -> Opti
 
 def _with_tied_weights(model: ModelGraph, blocks: Sequence[str]) -> FloatArray:
     """1 for blocks that own or use tied weights, whose gradients are whole with the last use alone; else 0."""
-    owners = {weight.tied_to.split("/")[0] for _, _, weight in model.tied_weights() if weight.tied_to is not None}
+    owners = {model.owner(weight.tied_to).block for _, _, weight in model.tied_weights() if weight.tied_to is not None}
     users = {block for block, _, _ in model.tied_weights()}
     return np.array([float(name in owners | users) for name in blocks])
 

@@ -143,8 +143,8 @@ def _waiting_gradients(plan: PipelinePlan, request: TrainingRequest, stage: Stag
 
 
 def _blocks_with_ties(request: TrainingRequest) -> set[str]:
-    ties = [(block, weight.tied_to or "") for block, _, weight in request.model.tied_weights()]
-    return {name for block, owner in ties for name in (block, owner.split("/")[0])}
+    ties = [(block, weight.tied_to) for block, _, weight in request.model.tied_weights() if weight.tied_to is not None]
+    return {name for block, owner in ties for name in (block, request.model.owner(owner).block)}
 
 
 def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: int, share: ModelSplit) -> Iterator[Violation]:

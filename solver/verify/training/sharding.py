@@ -155,7 +155,7 @@ def _tied_violations(plan: PipelinePlan, request: TrainingRequest, named: dict[t
     """A tied weight has one storage, or copies that are kept equal: both operators must split it alike."""
     for block, operator, weight in request.model.tied_weights():
         assert weight.tied_to is not None, "tied_weights() lists tied weights"
-        owner_block, owner_operator, owner_weight = weight.tied_to.split("/")
+        owner_block, owner_operator, owner_weight = request.model.owner(weight.tied_to)
         owner = named.get((owner_block, owner_operator))
         here = named.get((block, operator))
         if owner is None or here is None:
