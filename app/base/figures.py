@@ -203,6 +203,8 @@ def read_quantity(text: str, kind: Quantity, *, what: str) -> float:
     return _whole(value)
 
 
+_THOUSANDS = re.compile(r"([1-9][0-9]{0,5})\s*[kK]")
+
 MOST_DIGITS = 19
 """Digits of a count, at most: those of the largest that 64 bits hold."""
 
@@ -219,11 +221,17 @@ def read_count(text: str, *, what: str) -> int:
             return int(digits)
     if re.fullmatch(rf"[1-9][0-9_]{{0,{MOST_DIGITS - 1}}}", word):
         return int(word.replace("_", ""))
-    short = re.fullmatch(r"([1-9][0-9]{0,5})\s*[kK]", word)
+    short = _THOUSANDS.fullmatch(word)
     remedy = f"write {int(short[1]) * 1024} or {int(short[1]) * 1000}, whichever you mean" if short else None
     raise InvalidInputError(
         f"{what} is no whole number", given=text, allowed="a whole number from 1, as 8192 or 3e9", remedy=remedy
     )
+
+
+def read_tokens(text: str, *, what: str) -> int:
+    """Return a number of tokens: a whole number, or as ``8k`` the 8,192 that lengths of models and benchmarks mean by it."""
+    short = _THOUSANDS.fullmatch(text.strip())
+    return int(short[1]) * 1024 if short else read_count(text, what=what)
 
 
 def _unit(unit: str, kind: Quantity, text: str, what: str) -> float:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.app.base.documents import parse_document
-from meshwright.app.base.figures import MILLISECONDS, RATE, SIZE, read_count, read_quantity
+from meshwright.app.base.figures import MILLISECONDS, RATE, SIZE, read_count, read_quantity, read_tokens
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.requests.model_words import model_of_words
-from meshwright.app.requests.options import OF_TASK, OneLine, Task, typed
+from meshwright.app.requests.options import OF_TASK, OPTIONS, TOKENS, OneLine, Task, typed
 from meshwright.costmodels.errors import InvalidInputError
 
 REQUEST_SCHEMA = "meshwright.request/1"
@@ -123,7 +123,8 @@ def _count(line: OneLine, name: str) -> int:
     if text is None:
         task = next(task for task, names in OF_TASK.items() if name in names)
         raise InvalidInputError(f"{typed(name)} is missing", allowed="a whole number", remedy=f"as in: {EXAMPLES[task]}")
-    return read_count(text, what=typed(name))
+    read = read_tokens if OPTIONS[name].metavar == TOKENS else read_count
+    return read(text, what=typed(name))
 
 
 def _number(value: float) -> float:

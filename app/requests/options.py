@@ -17,6 +17,10 @@ class Task(StrEnum):
     TRAIN = "train"
 
 
+TOKENS = "TOKENS"
+"""What stands for a number of tokens, which may be written with a k."""
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """What is said of an option where it can be given.
@@ -61,8 +65,8 @@ class OneLine:
     model: str
     gpus: str | None = _option("Plan a model on these: 8xH100, 3x8xH100@400Gb, '5 of 8 H100'.", "DEVICES")
     task: Task | None = None
-    isl: str | None = _serving("tokens of a prompt.", "TOKENS", label="Tokens of a prompt", example="2000")
-    osl: str | None = _serving("tokens of an answer.", "TOKENS", label="Tokens of an answer", example="300")
+    isl: str | None = _serving("tokens of a prompt: 8192, 8k.", TOKENS, label="Tokens of a prompt", example="2000")
+    osl: str | None = _serving("tokens of an answer.", TOKENS, label="Tokens of an answer", example="300")
     rate: str | None = _serving("requests a second: 4, 240/min.", "RATE", label="Requests a second", example="4")
     concurrency: str | None = _serving("requests at once, instead of --rate.", "N", label="or requests at once", optional=True)
     ttft_p95: str | None = _serving(
@@ -72,7 +76,7 @@ class OneLine:
         "P95 time per output token: 40ms.", "TIME", label="P95 time per output token", example="40ms", optional=True
     )
     batch: str | None = _training("sequences a step.", "N", label="Sequences a step", example="512")
-    seq: str | None = _training("tokens of a sequence.", "TOKENS", label="Tokens of a sequence", example="8192")
+    seq: str | None = _training("tokens of a sequence: 8192, 8k.", TOKENS, label="Tokens of a sequence", example="8192")
     precision: str | None = _option("With --gpus: bf16, fp8 ...", "FORMAT", label="Precision")
     launcher: str | None = _option("With --gpus: vllm, megatron-lm ...", "NAME", label="Launcher")
     objective: str | None = _option("With --gpus: throughput, devices, cost ...", "NAME", label="Objective")

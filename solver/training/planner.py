@@ -217,7 +217,7 @@ def check_stageable(model: ModelGraph) -> None:
             raise WorkloadError(
                 "training plans need a model of layers, one block each",
                 given=f"block {name!r} from the lookup to the loss",
-                remedy="shard a trace that has no layers with 'meshwright shard --model', or give a config or a model graph of layers",
+                remedy="shard it with 'meshwright shard --model', or give a config or a model graph of layers",
             )
     if HIDDEN not in model.dims:
         raise WorkloadError(

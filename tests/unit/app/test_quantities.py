@@ -19,7 +19,10 @@ from meshwright.app.base.figures import (
     Quantity,
     read_count,
     read_quantity,
+    read_tokens,
 )
+from meshwright.app.requests.one_line import request_of_line
+from meshwright.app.requests.options import OneLine
 from meshwright.app.requests.resolve import NoFiles, quantity_of_field, request_document, resolve_request
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import InvalidInputError
@@ -82,6 +85,25 @@ def test_a_count_is_whole_and_a_k_is_asked_about() -> None:
     for text in ("0", "1.5", "-1", "1e-3", "1.5e0", "1.25e1", "1e19", "9e99", "1e", "e3", "inf", "nan", ""):
         with pytest.raises(InvalidInputError, match="a whole number from 1"):
             read_count(text, what="it")
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("8k", 8192), ("128K", 131_072), ("1 k", 1024), ("2000", 2000), ("1e3", 1000)])
+def test_tokens_may_be_counted_in_k(text: str, tokens: int) -> None:
+    assert read_tokens(text, what="--isl") == tokens
+
+
+def test_tokens_of_a_line_alone_take_a_k() -> None:
+    served = OneLine("qwen3-8b", gpus="1xH100", isl="8k", osl="1k", rate="1")
+    workload = request_of_line(served)["workload"]
+    assert (workload["prompt_tokens"], workload["output_tokens"]) == ({"fixed": 8192}, {"fixed": 1024})
+    with pytest.raises(InvalidInputError, match="--batch is no whole number"):
+        request_of_line(OneLine("qwen3-8b", gpus="8xH100", batch="1k", seq="4k"))
+
+
+@pytest.mark.parametrize("text", ["0k", "k", "1.5k", "8kb", "9999999k"])
+def test_a_wrong_number_of_tokens_is_answered(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="--isl is no whole number"):
+        read_tokens(text, what="--isl")
 
 
 @pytest.mark.parametrize(
