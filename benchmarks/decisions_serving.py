@@ -45,8 +45,8 @@ measured, and what comes of decisions made with it.
 **What was left out.** A deployment is one model on one node type under one engine. Whatever a deployment is judged by
 (constants outside of the simulation, spreads) is fitted to all *other* deployments of five points or more. Points are predicted
 by the engines' profiles as the search has them, of rows that state their configuration; copies of one measurement are counted
-once. They are closed loops of public benchmarks, whose statistic of TTFT is a mean; how far P95 errs in open loops nobody has
-published, so it is taken to err alike. No point with drafted tokens is among them: plans with drafts have the law of those
+once. They are closed loops of public benchmarks, whose statistic of TTFT is a mean; how far P95 errs in open loops
+is [measured apart](accuracy-serving.md#open-loops). No point with drafted tokens is among them: plans with drafts have the law of those
 without.
 
 ![Picks that miss their target, and throughput that the others lose, by rule](decisions-serving.svg)

@@ -178,7 +178,9 @@ def print_open_loops(console: Console, report: OpenReport) -> None:
     console.print(table)
     for score in report.scores:
         left_out = "" if score.kept is None else f", by open loops of other submitters {_kept(score.kept)}"
-        console.print(plain(f"Below what is promised at 0.9, {score.group}: by closed loops {_kept(score.kept_today)}{left_out}"))
+        console.print(
+            plain(f"Below what is promised at 0.9, {score.group}: by closed loops {_kept(score.kept_today)}{left_out}")
+        )
     console.print(plain(f"{ILL_CONDITIONED}.", style="dim"))
 
 

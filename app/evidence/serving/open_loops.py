@@ -66,8 +66,8 @@ _VALUES = 500
 
 
 def cut_lognormal(mean: float, sigma: float, longest: int) -> TokenCount:
-    """Return a lognormal length cut at ``longest``, with this mean after the cut; a fixed one where sigma is 0 or the mean is no
-    shorter than the longest."""
+    """Return a lognormal length cut at ``longest``, with this mean after the cut; a fixed one where sigma is 0 or the mean is
+    no shorter than the longest."""
     if sigma == 0.0 or mean >= longest:
         return TokenCount(float(round(mean)))
     places = np.exp(sigma * ndtri((np.arange(_VALUES) + 0.5) / _VALUES))
@@ -102,11 +102,13 @@ class OpenLoop:
     outside_s: float
 
     def run(self, *, slowdown: float = 1.0, rate: float = 1.0, requests: int = REQUESTS) -> SimulationResult:
-        """Simulate with step times and the rate of requests so many times as large; times are to be taken times ``slowdown``."""
+        """Simulate with step times and a rate of requests so many times as large; times are to be taken times ``slowdown``."""
         load = replace(self.load, requests_per_s=self.load.requests_per_s * slowdown * rate)
         return simulate(self.times, request_stream(load, requests=requests, seed=0), self.limits)
 
-    def times_s(self, share: float, *, slowdown: float = 1.0, rate: float = 1.0, requests: int = REQUESTS) -> tuple[float, float]:
+    def times_s(
+        self, share: float, *, slowdown: float = 1.0, rate: float = 1.0, requests: int = REQUESTS
+    ) -> tuple[float, float]:
         """Return the quantiles of times to first token, of what is simulated alone, and per output token."""
         result = self.run(slowdown=slowdown, rate=rate, requests=requests)
         ttft, tpot = (float(np.quantile(seen, share)) for seen in (result.ttft_s, result.tpot_s))

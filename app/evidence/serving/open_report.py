@@ -224,7 +224,7 @@ def open_report(points: Iterable[OpenPoint], *, law: OpenLaw | None = None) -> O
 
 
 def _score(name: str, points: Sequence[OpenPoint], laws: Mapping[str, OpenLaw]) -> OpenScore:
-    judged = [laws[p.submitter].keeps(p) for p in points if p.submitter in laws]
+    judged = [promised(p, laws[p.submitter]) for p in points if p.submitter in laws]
     return OpenScore(
         group=name,
         rows=len(points),
@@ -235,6 +235,13 @@ def _score(name: str, points: Sequence[OpenPoint], laws: Mapping[str, OpenLaw]) 
         kept_today=_shares([p.today for p in points]),
         kept=_shares(judged) if judged else None,
     )
+
+
+def promised(point: OpenPoint, law: OpenLaw) -> tuple[bool, bool]:
+    """Return whether P95 to the first token and per output token are below the larger of what both laws promise at 0.9, as
+    plans have it."""
+    first, later = law.keeps(point)
+    return first or point.today[0], later or point.today[1]
 
 
 def _shares(kept: Sequence[tuple[bool, bool]]) -> tuple[float, float]:
@@ -256,7 +263,8 @@ def open_document(report: OpenReport) -> dict[str, Any]:
     """The report as a JSON document."""
     left_out = ("loop", "_slowed")
     points = [
-        {name: getattr(point, name) for name in OpenPoint.__dataclass_fields__ if name not in left_out} for point in report.points
+        {name: getattr(point, name) for name in OpenPoint.__dataclass_fields__ if name not in left_out}
+        for point in report.points
     ]
     law = None if report.law is None else asdict(report.law)
     return {"law": law, "scores": [asdict(score) for score in report.scores], "points": points}

@@ -253,7 +253,9 @@ def _percentiles(cells: Cells, time: str) -> Percentiles:
 def _arrival(cells: Cells) -> Arrival:
     """How requests come; a row that does not say it is a closed loop."""
     text = cells.text("arrival").casefold()
-    return Arrival(text) if text in set(Arrival) else Arrival.CLOSED if not text else cells.refuse("arrival", ", ".join(Arrival))
+    return (
+        Arrival(text) if text in set(Arrival) else Arrival.CLOSED if not text else cells.refuse("arrival", ", ".join(Arrival))
+    )
 
 
 def _phase(cells: Cells, phase: str) -> PhaseCells | None:
