@@ -45,24 +45,27 @@ devices of which weights leave half, the narrowest format that the device multip
 requests until the cache is full. Nothing was fitted to these rows but the law of what is promised.
 
 {ILL_CONDITIONED}.
+
 More than half of what MLPerf publishes stands there, by its rules: the rate is the largest that keeps the limits.
 """
 
-READING = """**What is wrong, and what is done about it.** Closed loops hide an error that open ones show. Below the knee steps take 12%
-longer than predicted in the median, less than was promised (25%); but steps that take longer also bring the load nearer to what
-a worker keeps up with, so its batch grows, and times per token were up to three times as long as predicted. A law of times alone
-holds that only if it promises three times the median to everybody. So the promise of an open loop is simulated: steps take what
-is promised of them (25% longer at 0.9), which is the same engine under as much more load, with all times as much longer; first
-tokens come 26% later beside. Both simulations must meet the targets. The spread of step times, fitted to open loops alone, is
-that of closed ones. "Before" is the law of closed loops by itself, "now" what plans of workers of both phases promise, with the
-law of open loops from other submitters (v4.1: from v5.1).
+READING = """**What is wrong, and what is done about it.** Closed loops hide an error that open ones show. Below the knee
+steps take 12% longer than predicted in the median, less than was promised (25%); but steps that take longer
+also bring the load nearer to what a worker keeps up with, so its batch grows, and times per token were up to
+three times as long as predicted. A law of times alone holds that only if it promises three times the median to
+everybody. So the promise of an open loop is simulated: steps take what is promised of them (25% longer at 0.9),
+which is the same engine under as much more load, with all times as much longer; first tokens come 26% later
+beside. Both simulations must meet the targets. The spread of step times, fitted to open loops alone, is that of
+closed ones. "Before" is the law of closed loops by itself, "now" what plans promise, the larger of both, with
+the law of open loops from other submitters (v4.1: from v5.1).
 
 **What is left.** Llama-3.1-8B on B200 gets 100 to 125 requests a second on each GPU. Its times per token are as promised; its
-first tokens came up to 13 times as late as predicted with some submitters, and as predicted with others on the same devices at
-the same rate. That is the front end (tokens to text, HTTP), of which there is no model. All rows of v4.1 but one lie near the
-knee, and their configurations are assumed. Dealing is what first tokens of Llama-2-70B Interactive depend on most: on H200 their
-P95 is predicted 1.7 to 2.7 times as late at random, and 1.0 to 1.1 times in turn. The search keeps to random dealing, the more
-careful of the two. Pools are promised by their own law, of closed loops: nothing of them was measured in an open one.
+first tokens came up to 13 times as late as predicted with some submitters, and as predicted with others on the same devices
+at the same rate. That is the front end (tokens to text, HTTP), of which there is no model. All rows of v4.1 but one lie near
+the knee, and their configurations are assumed. Dealing is what first tokens of Llama-2-70B Interactive depend on most: on
+H200 the P95 is predicted 1.7 to 2.7 times as late at random, and 1.0 to 1.1 times in turn. The search keeps to random
+dealing, the more careful of the two. Pools are slowed in the same way beside their own law; none was measured in an open
+loop.
 """
 
 
@@ -135,9 +138,8 @@ def _kept(found: Sequence[tuple[str, OpenReport]], fitted: Sequence[OpenPoint]) 
     lines = [head, "|" + " --- |" * 7]
     for table, report in found:
         for score in report.scores:
-            lines.append(
-                _shares(f"{table}, {score.group}", score.rows, spread_words(score.slowdown), score.kept_today, score.kept)
-            )
+            steps = spread_words(score.slowdown)
+            lines += [_shares(f"{table}, {score.group}", score.rows, steps, score.kept_today, score.kept)]
     keys: tuple[tuple[str, Callable[[OpenPoint], str]], ...] = (("model", _model), ("node type", _node))
     for name, key in keys:
         kept = _left_out(fitted, key)

@@ -35,7 +35,11 @@ TIMES = tuple(f"{time}_{statistic}_ms" for time in ("ttft", "tpot") for statisti
 LIMITS = ("slo_ttft_p99_ms", "slo_tpot_p99_ms")
 """Columns of the 99th percentiles that a row had to keep."""
 
-OPEN_OPTIONAL_COLUMNS = ("submitter", "system", "scenario", "dataset", "plan", "config", *TIMES, *LIMITS)
+OPEN_OPTIONAL_COLUMNS = (
+    *("submitter", "system", "dataset", "plan", "config"),
+    *(name for name in TIMES if name not in OPEN_COLUMNS),
+    *LIMITS,
+)
 """Columns that such a table may have besides."""
 
 ALL_QUEUED = "max_load(all queued)"

@@ -185,7 +185,7 @@ def read_measured_points(path: Path) -> tuple[MeasuredPoint, ...]:
     """Every row of a file; raises InvalidInputError that names line and column of what can't be read."""
     if is_open_table(read_header(path)):
         absent = dict.fromkeys(OPTIONAL_COLUMNS, "")
-        return tuple(_point(Cells(cells.line, absent | cells.values)) for cells in open_cells(path))
+        return tuple(_point(Cells(cells.line, {**absent, **cells.values})) for cells in open_cells(path))
     return tuple(
         _point(cells) for cells in read_table(path, COLUMNS, what="measured serving points", optional=OPTIONAL_COLUMNS)
     )

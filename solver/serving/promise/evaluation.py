@@ -320,7 +320,7 @@ class Evaluator:
         slower = self._slowed(candidate, share, within, ttft=ttft, tpot=tpot, missed=result.missed)
         broken, peak_running = result.missed, result.peak_running
         if slower is not None:
-            ttft, tpot = self._with_slowed(slower, ttft=ttft, tpot=tpot)
+            ttft, tpot = self.promised.with_slowed(ttft, tpot, slower=(slower.ttft(P95), slower.tpot(P95)))
             broken, peak_running = slower.missed, max(peak_running, slower.peak_running)
         missed = broken or (within < 1.0 and self.strain(ttft=ttft, tpot=tpot) > within)
         kept = not missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
@@ -356,11 +356,6 @@ class Evaluator:
             return None
         allowed = NO_TARGETS if within == math.inf else self.promised.slowed_targets(self.promised.tightened(within))
         return self._run(candidate, Share(share.load * slowed.slowdown, share.replicas), allowed, REQUESTS)
-
-    def _with_slowed(self, run: SimulationResult, *, ttft: Percentile, tpot: Percentile) -> tuple[Percentile, Percentile]:
-        """Return percentiles whose upper ends promise no less than what slower steps do."""
-        first_s, later_s = self.promised.as_simulated(ttft_s=run.ttft(P95).high, tpot_s=run.tpot(P95).high)
-        return replace(ttft, high=max(ttft.high, first_s)), replace(tpot, high=max(tpot.high, later_s))
 
     def _answered_per_s(self, result: SimulationResult, share: Share) -> float:
         """Requests that a mean replica answers a second in a closed loop. The fullest one is simulated; who has fewer clients

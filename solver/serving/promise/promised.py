@@ -70,12 +70,20 @@ class Promised:
         later_s = allowed.tpot_s * self.law.tpot.factor(self.confidence)
         return Targets((first_s / self.slowed.ttft_factor - law.outside_s) / by, later_s / by)
 
-    def as_simulated(self, *, ttft_s: float, tpot_s: float) -> tuple[float, float]:
+    def _as_simulated(self, *, ttft_s: float, tpot_s: float) -> tuple[float, float]:
         """Return the times that promise as much as these do, which were simulated under ``slowdown`` times the load."""
         assert self.slowed is not None
         law, by = self.law.ttft, self.slowed.slowdown
         first_s = (by * ttft_s + law.outside_s) * self.slowed.ttft_factor if ttft_s > 0.0 else 0.0
         return law.simulated_s(first_s, self.confidence), by * tpot_s / self.law.tpot.factor(self.confidence)
+
+    def with_slowed(
+        self, ttft: Percentile, tpot: Percentile, *, slower: tuple[Percentile, Percentile]
+    ) -> tuple[Percentile, Percentile]:
+        """Return percentiles whose upper ends promise no less than those that were simulated under ``slowdown`` times the
+        load."""
+        first_s, later_s = self._as_simulated(ttft_s=slower[0].high, tpot_s=slower[1].high)
+        return replace(ttft, high=max(ttft.high, first_s)), replace(tpot, high=max(tpot.high, later_s))
 
     def of_prompts(self) -> Promised:
         """The same without a target of the time per token."""
@@ -92,7 +100,7 @@ def promised_of(request: ServingRequest, *, pools: bool = False) -> Promised:
     devices = [group.node.device for group in request.cluster.groups]
     learned = learned_latencies(request.calibrations)
     law = latency_law(request.search.engine, pools=pools, devices=devices, learned=learned)
-    is_open = not pools and not isinstance(request.workload.arrivals, ClosedArrivals)
+    is_open = not isinstance(request.workload.arrivals, ClosedArrivals)
     slowed = _slowed(law, slo.confidence) if is_open else None
     return Promised(_target_s(slo.p95_ttft_ms), _target_s(slo.p95_tpot_ms), law, slo.confidence, slowed)
 
