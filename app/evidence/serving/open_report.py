@@ -4,7 +4,7 @@ judged by."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -148,12 +148,12 @@ def fitted_open_law(points: Iterable[OpenPoint]) -> OpenLaw | None:
     below = [point for point in points if not point.near_knee and point.slowdown is not None]
     if not below:
         return None
-    steps = _by_submitter(below, {id(point): math.log(point.slowdown or 1.0) for point in below})
+    steps = _by_submitter(below, lambda point: math.log(point.slowdown or 1.0))
     one = NormalDist().inv_cdf(COVERED)
     step_sigma = max(0.0, quantile(steps, COVERED)) / one
     slowdown = math.exp(one * step_sigma)
     plain = [point for point in below if not point.of_front_end] or below
-    first = _by_submitter(plain, {id(point): point.ttft_error(slowdown) for point in plain})
+    first = _by_submitter(plain, lambda point: point.ttft_error(slowdown))
     return OpenLaw(step_sigma, max(0.0, quantile(first, COVERED)) / one, len(below), len(steps))
 
 
@@ -163,10 +163,10 @@ def laws_left_out(points: Sequence[OpenPoint]) -> dict[str, OpenLaw]:
     return {name: law for name, law in fitted.items() if law is not None}
 
 
-def _by_submitter(points: Sequence[OpenPoint], values: Mapping[int, float]) -> list[list[float]]:
+def _by_submitter(points: Sequence[OpenPoint], error: Callable[[OpenPoint], float]) -> list[list[float]]:
     found: dict[str, list[float]] = {}
     for point in points:
-        found.setdefault(point.submitter, []).append(values[id(point)])
+        found.setdefault(point.submitter, []).append(error(point))
     return list(found.values())
 
 
