@@ -38,11 +38,12 @@ and Interactive: requests of Llama-2-70B and Llama-3.1-8B arrive as a Poisson pr
 ours, derived from published logs; they are unofficial, and MLCommons has not verified them.
 
 Rows are predicted from their model, devices, configuration, lengths and rate, as the search predicts a plan: each worker by
-itself, requests dealt out at random. Answers have tokens/s over the rate as their mean; lengths of OpenOrca are lognormal
-(a log-scale of 0.8 is assumed; with 0.6 or 1.0 the law of steps is the same) and cut at 1,024 tokens, prompts of CNN-DailyMail
-(0.45, assumed) at 2,540, its answers have 128 tokens. The mean prompts are from memory of public pages. Where no configuration is at hand (all of v4.1): workers of the fewest
-devices of which weights leave half, the narrowest format that the device multiplies. TensorRT-LLM ran `max_util`, which starts
-requests until the cache is full. Nothing was fitted to these rows but the law of what is promised.
+itself, requests dealt out at random. Answers have tokens/s over the rate as their mean; lengths of OpenOrca are lognormal (a
+log-scale of 0.8 is assumed; with 0.6 or 1.0 the law of steps is the same) and cut at 1,024 tokens, prompts of CNN-DailyMail
+(0.45, assumed) at 2,540, its answers have 128 tokens. The mean prompts are from memory of public pages. Where no
+configuration is at hand (all of v4.1): workers of the fewest devices of which weights leave half, the narrowest format that
+the device multiplies. TensorRT-LLM ran `max_util`, which starts requests until the cache is full. Nothing was fitted to these
+rows but the law of what is promised.
 
 {ILL_CONDITIONED}.
 
