@@ -261,7 +261,9 @@ def main() -> None:
     if given.printed:
         print(tables)
         return
-    PAGE.write_text(f"{INTRODUCTION}\n{tables}\n{READING}", encoding="utf-8")
+    # The section of open loops is made by benchmarks/serving_open_loops.py.
+    _, head, section = PAGE.read_text(encoding="utf-8").partition("## Open loops\n")
+    PAGE.write_text(f"{INTRODUCTION}\n{tables}\n{READING}\n{head}{section}".rstrip() + "\n", encoding="utf-8")
     print(f"wrote {PAGE}")
 
 

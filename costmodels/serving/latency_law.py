@@ -99,6 +99,40 @@ POOLS = ServingLaw(
 )
 """Prefill and decode pools, by the same rule."""
 
+
+@dataclass(frozen=True, slots=True)
+class OpenLoopLaw:
+    """The law of requests that arrive by themselves: an error of step times, and one of first tokens beside it.
+
+    Slower steps also bring the load nearer to what workers keep up with, where waits are many times as long. So what is
+    promised is simulated: step times ``slowdown`` times as long, which is the same engine under as much more load, all times as
+    much longer.
+
+    step_sigma   spread (natural logarithm) of step times
+    ttft_sigma   spread of first tokens with steps that take what is promised of them
+    """
+
+    step_sigma: float
+    ttft_sigma: float
+    basis: str
+
+    def slowdown(self, confidence: float) -> float:
+        """Return how many times as long steps take at most with a chance; no less than 1."""
+        return max(1.0, math.exp(_STANDARD.inv_cdf(confidence) * self.step_sigma))
+
+    def ttft_factor(self, confidence: float) -> float:
+        """Return how many times as late first tokens are at most with a chance, steps taking what is promised of them."""
+        return max(1.0, math.exp(_STANDARD.inv_cdf(confidence) * self.ttft_sigma))
+
+
+OPEN_LOOPS = OpenLoopLaw(
+    step_sigma=0.176,
+    ttft_sigma=0.181,
+    basis="35 open loops of 13 submitters of MLPerf Inference v5.1, each left out of what it was judged by",
+)
+"""Workers that do both phases. Nine of ten rows below 0.9 of predicted capacity, submitters counting alike, need no larger
+factor; the same of first tokens, where a worker gets up to 100 requests a second. Made by benchmarks/serving_open_loops.py."""
+
 OUTSIDE_SIGMA_S = 0.048
 """The spread of the best ``outside_s`` of deployments around their engine's (root mean square of 23)."""
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from meshwright.app.base.console import plain
 from meshwright.app.base.figures import counted, percent
 from meshwright.app.evidence.serving.calibration import Fold
+from meshwright.app.evidence.serving.open_report import ILL_CONDITIONED, OpenReport, Spread
 from meshwright.app.evidence.serving.report import GroupScore, ServingReport
 from meshwright.app.evidence.training.folds import FoldedReport, FoldRow, fold_rows
 from meshwright.app.evidence.training.report import Report
@@ -156,10 +157,40 @@ def print_serving_report(console: Console, report: ServingReport) -> None:
     for score in (*report.groups, report.total):
         table.add_row(*_cells(score))
     console.print(table)
+    if report.open_loops is not None:
+        print_open_loops(console, report.open_loops)
     if report.ignored:
         console.print(plain(f"Columns that nothing is read from: {', '.join(report.ignored)}", style="dim"))
     for line in (*_constants(report.folds), *unpredicted(report.total.rows, report.total.predicted, report.total.reasons)):
         console.print(line)
+
+
+def print_open_loops(console: Console, report: OpenReport) -> None:
+    """Print what was promised of open loops, and what is simulated over what was measured."""
+    console.print(plain("Open loops: predicted over measured, median (eight of ten rows between)", style="bold"))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("rows", overflow="fold", max_width=24)
+    for column in ("n", "TTFT P50", "TTFT P95", "TPOT P50", "TPOT P95", "goodput", "steps"):
+        table.add_column(column, justify="right")
+    for score in report.scores:
+        ratios = (score.ttft.get("p50"), score.ttft.get("p95"), score.tpot.get("p50"), score.tpot.get("p95"))
+        table.add_row(score.group, str(score.rows), *map(spread_words, (*ratios, score.goodput, score.slowdown)))
+    console.print(table)
+    for score in report.scores:
+        left_out = "" if score.kept is None else f", by open loops of other submitters {_kept(score.kept)}"
+        console.print(
+            plain(f"Below what is promised at 0.9, {score.group}: by closed loops {_kept(score.kept_today)}{left_out}")
+        )
+    console.print(plain(f"{ILL_CONDITIONED}.", style="dim"))
+
+
+def _kept(shares: tuple[float, float]) -> str:
+    return f"TTFT {percent(shares[0])}, TPOT {percent(shares[1])}"
+
+
+def spread_words(spread: Spread | None) -> str:
+    """A median with its spread, or a dash."""
+    return NOTHING if spread is None else f"{spread.median:.2f} ({spread.low:.2f} to {spread.high:.2f})"
 
 
 def headline(report: ServingReport) -> str:

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from meshwright.app.evidence.serving.deployment import SCHEDULING, Deployment, Drafts, deployment
 from meshwright.app.evidence.serving.figures import Figures
+from meshwright.app.evidence.serving.open_loops import open_figures
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import EngineConstants, default_constants, replay
 from meshwright.app.evidence.serving.rows import MeasuredPoint, ServingOutcome
@@ -73,7 +74,7 @@ def figures(deployed: Deployment, constants: EngineConstants) -> Figures:
 
 @cache
 def _run(deployed: Deployment, constants: EngineConstants) -> Figures:
-    return replay(deployed, constants)
+    return replay(deployed, constants) if deployed.requests_per_s is None else open_figures(deployed, constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,8 @@ def calibrate(
 
 
 def _is_fitted_to(deployed: Deployment, outcome: ServingOutcome) -> bool:
-    return deployed.prefill is None and deployed.stated and deployed.drafts is Drafts.NONE and _has_both(outcome)
+    closed = deployed.requests_per_s is None
+    return closed and deployed.prefill is None and deployed.stated and deployed.drafts is Drafts.NONE and _has_both(outcome)
 
 
 def _spaced(rows: Sequence[Known]) -> Sequence[Known]:

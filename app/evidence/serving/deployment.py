@@ -33,7 +33,7 @@ from meshwright.app.evidence.serving.recipes import (
     scheduling,
     step_tokens,
 )
-from meshwright.app.evidence.serving.rows import AGGREGATED, ServingRun
+from meshwright.app.evidence.serving.rows import AGGREGATED, Arrival, ServingRun
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.parts.serving import NO_FLAGS, LaunchFlags
 from meshwright.app.models.catalog import model, model_document, model_names
@@ -41,6 +41,7 @@ from meshwright.app.models.catalog.copies import NVFP4, Copy, copy_of
 from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
 from meshwright.app.requests.cluster_words import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
@@ -148,6 +149,9 @@ sglang.rule: estimated_concurrency = agg_workers * max_batch_size), whose number
 
 _MEASURED = re.compile(r"measured=(\d{4}-\d{2}-\d{2})")
 
+_MLPERF = "mlcommons/"
+"""The beginning of the source of rows of MLPerf Inference."""
+
 _AICONFIGURATOR = "aic-auto-gap-analysis"
 """Notes of rows that AIConfigurator's developers ran."""
 
@@ -182,7 +186,8 @@ class Deployment:
     the drafts that it may have had, each with its weight. ``scheduling`` is how steps are formed, None where nothing says it.
     ``flags`` are those of the workers that decode, ``pools`` are the limits of the workers of each phase.
     ``stated`` says that the row leaves neither its degrees nor the number of its workers open. ``config`` is the file of a
-    model that is not the catalogue's, ``stored`` the format of its quantised weights."""
+    model that is not the catalogue's, ``stored`` the format of its quantised weights. Requests of an open loop arrive at
+    ``requests_per_s``, None of a closed one, and have the lengths of ``dataset``."""
 
     model: str
     node: str
@@ -207,6 +212,8 @@ class Deployment:
     stated: bool = True
     config: str = ""
     stored: CheckpointFormat | None = None
+    requests_per_s: float | None = None
+    dataset: str = ""
 
     @property
     def most_sequences(self) -> int:
@@ -228,7 +235,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     node = _node(run.gpu)
     if run.prompt_tokens is None or run.output_tokens is None:
         raise NotPredictedError("the row does not state its lengths")
-    engine, said = _engine(run), _said(run)
+    engine, said = _engine(run), _said(run) or _narrowest(run, node)
     stored = _stored(run.model, name, config, said)
     precision = said or (DType.BF16 if stored is None else stored.precision)
     source = _source(run)
@@ -237,6 +244,8 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     prefill, decode = workers_of(run, degrees_multiplied=source is BenchmarkSource.INFERENCEX)
     if prefill is None:
         experts = EXPERT_FFN in graph.dims
+        if run.arrival is not Arrival.CLOSED and not run.tp:
+            decode = _fewest_devices(decode, graph, said, node)
         decode = launched(decode, flags, engine, n_gpus=run.n_gpus, experts=experts)
     load = BenchmarkLoad(
         source=source,
@@ -277,7 +286,41 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         stated=_is_stated(run, flags),
         config=config,
         stored=stored,
+        requests_per_s=_rate(run),
+        dataset=run.dataset if run.arrival is not Arrival.CLOSED else "",
     )
+
+
+def _rate(run: ServingRun) -> float | None:
+    """Requests per second of an open loop, None of another."""
+    if run.arrival is not Arrival.POISSON:
+        return None
+    if run.requests_per_s is None:
+        raise NotPredictedError("the row does not state its rate of requests")
+    return run.requests_per_s
+
+
+def _narrowest(run: ServingRun, node: str) -> DType | None:
+    """The format of an open loop or a full queue of MLPerf that states none: the narrowest that its device multiplies, as in
+    each of the 162 configurations of v5.1 that do (fp4 on Blackwell, fp8 before)."""
+    if _source(run) is not BenchmarkSource.MLPERF:
+        return None
+    peaks = node_type(node).device.peak_flops
+    return next((dtype for dtype in (DType.FP4, DType.FP8) if dtype in peaks), None)
+
+
+MOST_WEIGHTS = 0.5
+"""Share of a worker's memory that weights take at most, where an open loop states no degrees."""
+
+
+def _fewest_devices(workers: EqualWorkers, graph: ModelGraph, said: DType | None, node: str) -> EqualWorkers:
+    """Workers of an open loop that states no degrees: as many as there is room for, each of the fewest devices of which weights
+    leave half for caches. MLPerf's published configurations of v4.1 and v5.1 say the same (one H200, two H100)."""
+    weights_bytes = graph.parameters() * (said or DType.BF16).size_bytes
+    devices, tp = workers.devices * workers.count, 1
+    while tp < devices and weights_bytes > MOST_WEIGHTS * tp * node_type(node).device.memory_bytes:
+        tp *= 2
+    return EqualWorkers(max(1, devices // tp), tp, 1, 1, 1)
 
 
 def _pool_limits(
@@ -315,6 +358,8 @@ def _node(gpu: str) -> str:
 
 
 def _source(run: ServingRun) -> BenchmarkSource:
+    if run.source.startswith(_MLPERF):
+        return BenchmarkSource.MLPERF
     if _INFERENCEX.search(run.note):
         return BenchmarkSource.INFERENCEX
     return BenchmarkSource.AICONFIGURATOR if _AICONFIGURATOR in run.note else BenchmarkSource.OTHER
@@ -347,7 +392,7 @@ def _stored(text: str, name: str, config: str, said: DType | None) -> Checkpoint
 
 
 def _clients(run: ServingRun) -> int | None:
-    if run.concurrency == MAX_LOAD:
+    if run.concurrency == MAX_LOAD or run.arrival is not Arrival.CLOSED:
         return None
     try:
         clients = float(run.concurrency)

@@ -49,6 +49,7 @@ class BenchmarkSource(StrEnum):
 
     INFERENCEX = "inferencex"
     AICONFIGURATOR = "aiconfigurator"
+    MLPERF = "mlperf"
     OTHER = "other"
 
 
@@ -78,7 +79,7 @@ def step_tokens(load: BenchmarkLoad) -> int:
         return sequences + prompt + GENERATED_TOKENS
     if _is_later_minimax(load):
         return 2 * prompt
-    if load.source is BenchmarkSource.OTHER or load.engine is EngineName.VLLM:
+    if load.source in (BenchmarkSource.OTHER, BenchmarkSource.MLPERF) or load.engine is EngineName.VLLM:
         # InferenceX gives vLLM --max-num-batched-tokens 8192.
         return DEFAULT_STEP_TOKENS
     if load.engine is EngineName.SGLANG:

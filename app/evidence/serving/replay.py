@@ -137,7 +137,7 @@ def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Specul
         step_tokens = -(-(longest + sequences) // DEFAULT_STEP_TOKENS) * DEFAULT_STEP_TOKENS
     engine = simulated_engine(replace(deployed, step_tokens=step_tokens), drafts)
     held = min(sequences, deployed.most_sequences)
-    kv_tokens = _kv_tokens(engine, deployed, step_tokens=step_tokens, sequences=held)
+    kv_tokens = kv_tokens_of(engine, deployed, step_tokens=step_tokens, sequences=held)
     if kv_tokens < longest:
         raise NotPredictedError("the model says that weights and one request do not fit in memory")
     profile = PROFILES[deployed.engine]
@@ -159,7 +159,7 @@ def _aggregated(deployed: Deployment, constants: EngineConstants, drafts: Specul
     return run, alike
 
 
-def _kv_tokens(engine: Engine, deployed: Deployment, *, step_tokens: int, sequences: int) -> int:
+def kv_tokens_of(engine: Engine, deployed: Deployment, *, step_tokens: int, sequences: int) -> int:
     """Tokens of the cache of an attention group. TensorRT-LLM's is a share of what is left once weights are loaded, the others'
     what is left of a share of the device."""
     given = deployed.flags.memory_share

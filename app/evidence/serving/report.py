@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.app.evidence.serving.calibration import CrossValidation, Fold, calibrate, figures
 from meshwright.app.evidence.serving.deployment import Deployment, deployment
 from meshwright.app.evidence.serving.figures import Figures
+from meshwright.app.evidence.serving.open_report import OpenReport, open_document, open_point, open_report
 from meshwright.app.evidence.serving.replay import default_constants, roofline
 from meshwright.app.evidence.serving.rows import MeasuredPoint, ignored_columns, read_measured_points
 from meshwright.app.evidence.training.cells import NotPredictedError
@@ -66,7 +67,8 @@ class GroupScore:
 
 @dataclass(frozen=True, slots=True)
 class ServingReport:
-    """Every point, the constants of each fold, and the scores of each group and of all rows together."""
+    """Every point, the constants of each fold, and the scores of each group and of all rows together; of open loops what was
+    promised besides."""
 
     file: str
     points: tuple[ScoredPoint, ...]
@@ -74,6 +76,7 @@ class ServingReport:
     groups: tuple[GroupScore, ...]
     total: GroupScore
     ignored: tuple[str, ...] = ()
+    open_loops: OpenReport | None = None
 
 
 def validate_serving(path: Path, models: Path | None = None) -> ServingReport:
@@ -93,7 +96,12 @@ def serving_report(points: Sequence[MeasuredPoint], *, file: str, models: Path |
     for point in scored:
         grouped.setdefault(point.measured.run.group, []).append(point)
     groups = tuple(_group_score(name, members) for name, members in sorted(grouped.items()))
-    return ServingReport(file, scored, calibration.folds, groups, _group_score(ALL, scored))
+    return ServingReport(file, scored, calibration.folds, groups, _group_score(ALL, scored), open_loops=_open_loops(scored))
+
+
+def _open_loops(scored: Sequence[ScoredPoint]) -> OpenReport | None:
+    found = (open_point(each.measured, each.deployed) for each in scored if each.deployed is not None)
+    return open_report(point for point in found if point is not None)
 
 
 def score(point: MeasuredPoint, calibration: CrossValidation, models: Path | None = None) -> ScoredPoint:
@@ -114,6 +122,8 @@ def score(point: MeasuredPoint, calibration: CrossValidation, models: Path | Non
 
 
 def _roofline(deployed: Deployment) -> Figures | None:
+    if deployed.requests_per_s is not None:
+        return None
     try:
         return roofline(deployed)
     except NotPredictedError:
@@ -164,6 +174,7 @@ def serving_report_document(report: ServingReport) -> dict[str, Any]:
         "total": _score_document(report.total),
         "groups": [_score_document(score) for score in report.groups],
         "points": [_point_document(point) for point in report.points],
+        **({} if report.open_loops is None else {"open_loops": open_document(report.open_loops)}),
     }
 
 

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from meshwright.app.evidence.serving.open_rows import (
+    LIMITS,
+    TIMES,
+    ignored_open_columns,
+    is_open_table,
+    open_cells,
+)
 from meshwright.app.evidence.training.cells import Cells, read_header, read_table
 
 COLUMNS = (
@@ -48,6 +55,13 @@ OPTIONAL_COLUMNS = (
     "prefill_launch",
     "decode_launch",
     *(f"{phase}_{column}" for phase in ("prefill", "decode") for column in WORKER_COLUMNS),
+    "arrival",
+    "rate_req_s",
+    "dataset",
+    "submitter",
+    "system",
+    *(name for name in TIMES if not name.endswith("_p99_ms")),
+    *LIMITS,
 )
 """Columns that a table may have besides. Any other is listed as ignored."""
 
@@ -59,8 +73,27 @@ class Statistic(StrEnum):
 
     MEAN = "mean"
     MEDIAN = "median"
+    P90 = "p90"
     P95 = "p95"
     P99 = "p99"
+
+
+class Arrival(StrEnum):
+    """How requests come: from clients that wait for answers, by themselves as a Poisson process, or all at the start."""
+
+    CLOSED = "closed"
+    POISSON = "poisson"
+    QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Measured percentiles of a time in milliseconds; None where not measured."""
+
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +110,8 @@ class PhaseCells:
 @dataclass(frozen=True, slots=True)
 class ServingRun:
     """A serving run. Degrees are texts as they stand: disaggregated rows give one for each phase ("P1x8/D9x8"). ``launch`` is
-    the command of its workers, in place of which disaggregated rows may give that of each phase."""
+    the command of its workers, in place of which disaggregated rows may give that of each phase. Requests of an open loop
+    arrive at ``requests_per_s``, with lengths as those of ``dataset``; its limits are those that the row had to keep."""
 
     line: int
     source: str
@@ -104,6 +138,13 @@ class ServingRun:
     decode_launch: str = ""
     prefill: PhaseCells | None = None
     decode: PhaseCells | None = None
+    arrival: Arrival = Arrival.CLOSED
+    requests_per_s: float | None = None
+    dataset: str = ""
+    submitter: str = ""
+    system: str = ""
+    ttft_limit_p99_ms: float | None = None
+    tpot_limit_p99_ms: float | None = None
 
     @property
     def group(self) -> str:
@@ -123,6 +164,8 @@ class ServingOutcome:
     statistic: Statistic | None = None
     ttft_p99_ms: float | None = None
     tpot_p99_ms: float | None = None
+    ttft: Percentiles = Percentiles()
+    tpot: Percentiles = Percentiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +178,14 @@ class MeasuredPoint:
 
 def is_serving_table(header: tuple[str, ...]) -> bool:
     """Return True if a table's columns are those of serving points rather than of training runs."""
-    return {"ttft_ms", "tpot_ms"} <= set(header)
+    return {"ttft_ms", "tpot_ms"} <= set(header) or is_open_table(header)
 
 
 def read_measured_points(path: Path) -> tuple[MeasuredPoint, ...]:
     """Every row of a file; raises InvalidInputError that names line and column of what can't be read."""
+    if is_open_table(read_header(path)):
+        absent = dict.fromkeys(OPTIONAL_COLUMNS, "")
+        return tuple(_point(Cells(cells.line, {**absent, **cells.values})) for cells in open_cells(path))
     return tuple(
         _point(cells) for cells in read_table(path, COLUMNS, what="measured serving points", optional=OPTIONAL_COLUMNS)
     )
@@ -147,7 +193,8 @@ def read_measured_points(path: Path) -> tuple[MeasuredPoint, ...]:
 
 def ignored_columns(path: Path) -> tuple[str, ...]:
     """Columns of a table that nothing is read from, sorted."""
-    return tuple(sorted(set(read_header(path)) - {*COLUMNS, *OPTIONAL_COLUMNS}))
+    header = read_header(path)
+    return ignored_open_columns(path) if is_open_table(header) else tuple(sorted(set(header) - {*COLUMNS, *OPTIONAL_COLUMNS}))
 
 
 def _point(cells: Cells) -> MeasuredPoint:
@@ -177,6 +224,13 @@ def _point(cells: Cells) -> MeasuredPoint:
         decode_launch=cells.text("decode_launch"),
         prefill=_phase(cells, "prefill"),
         decode=_phase(cells, "decode"),
+        arrival=_arrival(cells),
+        requests_per_s=cells.number("rate_req_s"),
+        dataset=cells.text("dataset"),
+        submitter=cells.text("submitter"),
+        system=cells.text("system"),
+        ttft_limit_p99_ms=cells.number("slo_ttft_p99_ms"),
+        tpot_limit_p99_ms=cells.number("slo_tpot_p99_ms"),
     )
     outcome = ServingOutcome(
         ttft_ms=cells.number("ttft_ms"),
@@ -185,8 +239,23 @@ def _point(cells: Cells) -> MeasuredPoint:
         statistic=_statistic(cells.text("ttft_stat")),
         ttft_p99_ms=cells.number("ttft_p99_ms"),
         tpot_p99_ms=cells.number("tpot_p99_ms"),
+        ttft=_percentiles(cells, "ttft"),
+        tpot=_percentiles(cells, "tpot"),
     )
     return MeasuredPoint(run, outcome)
+
+
+def _percentiles(cells: Cells, time: str) -> Percentiles:
+    """The percentiles of a time."""
+    return Percentiles(*(cells.number(f"{time}_{statistic}_ms") for statistic in ("p50", "p90", "p95", "p99")))
+
+
+def _arrival(cells: Cells) -> Arrival:
+    """How requests come; a row that does not say it is a closed loop."""
+    text = cells.text("arrival").casefold()
+    return (
+        Arrival(text) if text in set(Arrival) else Arrival.CLOSED if not text else cells.refuse("arrival", ", ".join(Arrival))
+    )
 
 
 def _phase(cells: Cells, phase: str) -> PhaseCells | None:

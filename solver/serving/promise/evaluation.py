@@ -317,7 +317,12 @@ class Evaluator:
             allowed = NO_TARGETS if within == math.inf else self.promised.tightened(within)
             result = self._run(candidate, share, allowed, REQUESTS)
         ttft, tpot = result.ttft(P95), result.tpot(P95)
-        missed = result.missed or (within < 1.0 and self.strain(ttft=ttft, tpot=tpot) > within)
+        slower = self._slowed(candidate, share, within, ttft=ttft, tpot=tpot, missed=result.missed)
+        broken, peak_running = result.missed, result.peak_running
+        if slower is not None:
+            ttft, tpot = self.promised.with_slowed(ttft, tpot, slower=(slower.ttft(P95), slower.tpot(P95)))
+            broken, peak_running = slower.missed, max(peak_running, slower.peak_running)
+        missed = broken or (within < 1.0 and self.strain(ttft=ttft, tpot=tpot) > within)
         kept = not missed and ttft.high <= self.targets.ttft_s and tpot.high <= self.targets.tpot_s
         requests_per_s, utilisation = share.each, math.nan
         if not missed:
@@ -335,9 +340,22 @@ class Evaluator:
             utilisation=utilisation,
             mean_batch=result.mean_batch,
             request_s=result.request_s,
-            peak_running=result.peak_running,
+            peak_running=peak_running,
             missed=missed,
         )
+
+    def _slowed(
+        self, candidate: Candidate, share: Share, within: float, *, ttft: Percentile, tpot: Percentile, missed: bool
+    ) -> SimulationResult | None:
+        """Simulate an open loop with steps that take what is promised of them; None where its percentiles with those that are
+        expected do not meet the targets, and where there are none."""
+        slowed, targets = self.promised.slowed, self.targets
+        kept = not missed and ttft.high <= targets.ttft_s and tpot.high <= targets.tpot_s
+        has_target = targets.ttft_s < math.inf or targets.tpot_s < math.inf
+        if slowed is None or not has_target or not (kept or within == math.inf):
+            return None
+        allowed = NO_TARGETS if within == math.inf else self.promised.slowed_targets(self.promised.tightened(within))
+        return self._run(candidate, Share(share.load * slowed.slowdown, share.replicas), allowed, REQUESTS)
 
     def _answered_per_s(self, result: SimulationResult, share: Share) -> float:
         """Requests that a mean replica answers a second in a closed loop. The fullest one is simulated; who has fewer clients

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.queueing.simulation.replica import Targets
-from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw, latency_law, learned_latencies
+from meshwright.costmodels.serving.latency_law import OPEN_LOOPS, LatencyLaw, ServingLaw, latency_law, learned_latencies
 from meshwright.solver.answer.predicted import Band, Predicted
 from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals
 
 LOW, HIGH = 0.05, 0.95
 """The quantiles of the bands: nine of ten measured figures fall between them."""
@@ -19,14 +20,24 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
+class Slowed:
+    """An open loop whose steps take what is promised of them: ``slowdown`` times as long, and first tokens ``ttft_factor``
+    times as late."""
+
+    slowdown: float
+    ttft_factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Promised:
     """P95 targets of measured times in seconds, infinite where there is none, to be kept with a chance of ``confidence`` by the
-    law of measured over simulated times."""
+    law of measured over simulated times. In an open loop they are to be kept with slower steps too, ``slowed``."""
 
     ttft_s: float
     tpot_s: float
     law: ServingLaw
     confidence: float
+    slowed: Slowed | None = None
 
     @property
     def simulated(self) -> Targets:
@@ -50,6 +61,30 @@ class Promised:
         )
         return first, later
 
+    def slowed_targets(self, allowed: Targets) -> Targets:
+        """Return the most that percentiles may be which are simulated under ``slowdown`` times the load, so that what they
+        promise is no more than what is promised by the ``allowed`` ones."""
+        assert self.slowed is not None
+        law, by = self.law.ttft, self.slowed.slowdown
+        first_s = law.promised_s(allowed.ttft_s, self.confidence) if allowed.ttft_s > 0.0 else 0.0
+        later_s = allowed.tpot_s * self.law.tpot.factor(self.confidence)
+        return Targets((first_s / self.slowed.ttft_factor - law.outside_s) / by, later_s / by)
+
+    def _as_simulated(self, *, ttft_s: float, tpot_s: float) -> tuple[float, float]:
+        """Return the times that promise as much as these do, which were simulated under ``slowdown`` times the load."""
+        assert self.slowed is not None
+        law, by = self.law.ttft, self.slowed.slowdown
+        first_s = (by * ttft_s + law.outside_s) * self.slowed.ttft_factor if ttft_s > 0.0 else 0.0
+        return law.simulated_s(first_s, self.confidence), by * tpot_s / self.law.tpot.factor(self.confidence)
+
+    def with_slowed(
+        self, ttft: Percentile, tpot: Percentile, *, slower: tuple[Percentile, Percentile]
+    ) -> tuple[Percentile, Percentile]:
+        """Return percentiles whose upper ends promise no less than those that were simulated under ``slowdown`` times the
+        load."""
+        first_s, later_s = self._as_simulated(ttft_s=slower[0].high, tpot_s=slower[1].high)
+        return replace(ttft, high=max(ttft.high, first_s)), replace(tpot, high=max(tpot.high, later_s))
+
     def of_prompts(self) -> Promised:
         """The same without a target of the time per token."""
         return replace(self, tpot_s=math.inf)
@@ -65,7 +100,18 @@ def promised_of(request: ServingRequest, *, pools: bool = False) -> Promised:
     devices = [group.node.device for group in request.cluster.groups]
     learned = learned_latencies(request.calibrations)
     law = latency_law(request.search.engine, pools=pools, devices=devices, learned=learned)
-    return Promised(_target_s(slo.p95_ttft_ms), _target_s(slo.p95_tpot_ms), law, slo.confidence)
+    is_open = not isinstance(request.workload.arrivals, ClosedArrivals)
+    slowed = _slowed(law, slo.confidence) if is_open else None
+    return Promised(_target_s(slo.p95_ttft_ms), _target_s(slo.p95_tpot_ms), law, slo.confidence, slowed)
+
+
+def _slowed(law: ServingLaw, confidence: float) -> Slowed | None:
+    """Return the steps of an open loop as they are promised: by measured runs of one's own where there are some, else by open
+    loops that were measured, and no less than by the law of times per token, which borrowed kernels widen; None where they are
+    no slower."""
+    told = law.tpot.factor(confidence)
+    slowdown = told if law.runs else max(told, OPEN_LOOPS.slowdown(confidence))
+    return Slowed(slowdown, OPEN_LOOPS.ttft_factor(confidence)) if slowdown > 1.0 else None
 
 
 def _target_s(milliseconds: float | None) -> float:

@@ -15,6 +15,7 @@ from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, Servin
 from meshwright.costmodels.serving.latency_law import (
     BOTH_PHASES,
     HOST_STEP_SIGMA_S,
+    OPEN_LOOPS,
     OUTSIDE_SIGMA_S,
     POOLS,
     LatencyLaw,
@@ -109,3 +110,11 @@ def test_a_layout_measured_twice_counts_once() -> None:
     prior = latency_law(ServingEngine.VLLM, pools=False, devices=[]).tpot
     once = [LatencyPoint("a", 0.010, 0.012)]
     assert learned_latency(prior, once * 5, outside_sigma_s=1e-3) == learned_latency(prior, once, outside_sigma_s=1e-3)
+
+
+def test_open_loops_are_slowed_by_what_is_promised_of_their_steps() -> None:
+    assert OPEN_LOOPS.slowdown(0.5) == OPEN_LOOPS.ttft_factor(0.5) == OPEN_LOOPS.slowdown(0.1) == 1.0
+    assert OPEN_LOOPS.slowdown(0.9) == pytest.approx(1.253, abs=1e-3)
+    assert OPEN_LOOPS.slowdown(0.99) > OPEN_LOOPS.slowdown(0.9)
+    # Fitted to open loops alone, it is the law of times per token of closed ones.
+    assert OPEN_LOOPS.slowdown(0.9) == pytest.approx(BOTH_PHASES.tpot.factor(0.9), rel=0.01)

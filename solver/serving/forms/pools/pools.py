@@ -18,6 +18,7 @@ from meshwright.costmodels.queueing.simulation.disaggregated import (
     simulate_decode,
     simulate_prefill,
 )
+from meshwright.costmodels.queueing.simulation.replica import NO_TARGETS
 from meshwright.costmodels.serving.memory import WorkerPlace, kv_transfer
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Space
@@ -164,13 +165,17 @@ def _within_a_node(pools: PlacedPools, per_node: int) -> bool:
     return max(ends) - first <= per_node - first % per_node
 
 
+_KEPT_LOADS = 2
+"""Loads of which prefill workers are kept: that which is asked for, and that of slower steps."""
+
+
 class PoolsSimulator:
     """Simulates two pools together; what prefill workers did is kept for other decode pools, while the load is the same."""
 
     def __init__(self, cluster: Cluster, evaluator: Evaluator, promised: Promised):
-        self._cluster, self._evaluator, self._targets = cluster, evaluator, promised.simulated
-        self._prefilled: dict[PrefillKey, Prefilled] = {}
-        self._load = math.nan
+        self._cluster, self._evaluator, self._promised = cluster, evaluator, promised
+        self._targets = promised.simulated
+        self._prefilled: dict[float, dict[PrefillKey, Prefilled]] = {}
 
     def measure(self, pools: PlacedPools, load: float) -> MeasuredPools:
         """A short simulation, and a long one where the short one keeps the targets."""
@@ -190,6 +195,10 @@ class PoolsSimulator:
         if requests < REQUESTS:
             # As for replicas, the short run only has to keep the percentiles themselves.
             within = ttft.value <= targets.ttft_s and tpot.value <= targets.tpot_s
+        elif within and (slowed := self._promised.slowed) is not None and targets != NO_TARGETS:
+            slower = self._run(pools, load * slowed.slowdown, transfer, requests).whole
+            ttft, tpot = self._promised.with_slowed(ttft, tpot, slower=(slower.ttft(P95), slower.tpot(P95)))
+            within = ttft.high <= targets.ttft_s and tpot.high <= targets.tpot_s
         busy = max(pools.prefill.utilisation, pools.decode.utilisation)
         return MeasuredPools(
             placed=pools,
@@ -206,12 +215,13 @@ class PoolsSimulator:
         self._evaluator.count_simulation()
         stream = self._stream(load, requests)
         seed = self._evaluator.seed
-        if load != self._load:
-            self._load, self._prefilled = load, {}
+        if load not in self._prefilled and len(self._prefilled) == _KEPT_LOADS:
+            del self._prefilled[next(iter(self._prefilled))]
+        done = self._prefilled.setdefault(load, {})
         key = (pools.prefill.candidate.key, pools.prefill.share.replicas, transfer, requests)
-        if key not in self._prefilled:
-            self._prefilled[key] = simulate_prefill(_pool(pools.prefill), transfer, stream, seed=seed)
-        return simulate_decode(_pool(pools.decode), self._prefilled[key], stream, seed=seed)
+        if key not in done:
+            done[key] = simulate_prefill(_pool(pools.prefill), transfer, stream, seed=seed)
+        return simulate_decode(_pool(pools.decode), done[key], stream, seed=seed)
 
     def _stream(self, load: float, requests: int) -> RequestStream:
         (stream,) = self._evaluator.traffic.streams(Share(load, 1), requests)

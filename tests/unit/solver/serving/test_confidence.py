@@ -7,12 +7,18 @@ from dataclasses import replace
 import pytest
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.results import Percentile
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving import plan_serving
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import worker_layouts
+from meshwright.solver.serving.engines.traffic import Share
+from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
@@ -58,6 +64,42 @@ def test_a_plan_states_median_promise_and_chance() -> None:
     assert predicted.bands["ttft_p95_s"].low < predicted.ttft_p95_s < predicted.bands["ttft_p95_s"].high
     without = planned(replace(request, slo=replace(request.slo, p95_ttft_ms=None))).predicted
     assert without is not None and without.chance_ttft_missed is None and without.chance_tpot_missed is not None
+
+
+def test_an_open_loop_is_promised_with_slower_steps() -> None:
+    """Its replica keeps the targets under a load that is as much nearer too; a closed loop's law is of times alone."""
+    request = serving_request(rate=6.0, ttft_ms=500.0, tpot_ms=20.0, confidence=0.9)
+    promised = promised_of(request)
+    assert promised.slowed is not None and promised.slowed.slowdown == pytest.approx(1.253, abs=2e-3)
+    clients = replace(request, workload=replace(request.workload, arrivals=ClosedArrivals("closed", 4)))
+    assert promised_of(clients).slowed is None
+    assert promised_of(replace(request, slo=replace(request.slo, confidence=0.5))).slowed is None
+    evaluator = Evaluator(request.workload, promised, request.search.seed)
+    plain = Evaluator(request.workload, replace(promised, slowed=None), request.search.seed)
+    builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
+    engine = builder.engine(next(iter(worker_layouts(request))))
+    kept = 0
+    for candidate in evaluator.candidates(engine):
+        for rate in (1.0, 2.0, 4.0, 6.0):
+            with_slower, without = (each.measure(candidate, Share(rate)) for each in (evaluator, plain))
+            assert with_slower.keeps <= without.keeps
+            assert with_slower.ttft.value == without.ttft.value or with_slower.missed
+            if with_slower.keeps:
+                kept += 1
+                assert plain.measure(candidate, Share(rate * promised.slowed.slowdown)).tpot.value <= evaluator.targets.tpot_s
+                assert with_slower.tpot.high >= without.tpot.high
+    assert kept
+
+
+def test_what_slower_steps_promise_is_asked_of_both_simulations_alike() -> None:
+    promised = promised_of(serving_request(ttft_ms=500.0, tpot_ms=20.0, confidence=0.9))
+    allowed = promised.simulated
+    most = promised.slowed_targets(allowed)
+    first, later = Percentile(0.01, 0.01, 0.01), Percentile(0.001, 0.001, 0.001)
+    slower = (Percentile(most.ttft_s, 0.0, most.ttft_s), Percentile(most.tpot_s, 0.0, most.tpot_s))
+    ttft, tpot = promised.with_slowed(first, later, slower=slower)
+    assert (ttft.value, tpot.value) == (0.01, 0.001)
+    assert (ttft.high, tpot.high) == pytest.approx((allowed.ttft_s, allowed.tpot_s))
 
 
 def test_the_checker_finds_a_promise_that_is_too_good() -> None:

@@ -72,7 +72,7 @@ def test_every_suggestion_is_reached(constraint: str) -> None:
 def test_what_makes_a_plan_better_is_reached() -> None:
     """A confidence, a looser target and fewer bits each save devices of a plan that a target makes wide."""
     search = replace(NARROW, improvements=Improvements.SOLVED)
-    request = as_written(serving_request(rate=20.0, confidence=0.9, ttft_ms=400.0, tpot_ms=14.0, search=search))
+    request = as_written(serving_request(rate=12.0, confidence=0.9, ttft_ms=400.0, tpot_ms=14.0, search=search))
     plan = run(request)
     assert plan.feasible and plan.certificate.objective is not None
     for each in plan.suggestions:
@@ -86,15 +86,14 @@ def test_what_makes_a_plan_better_is_reached() -> None:
 
 
 def test_what_keeps_the_targets_of_a_tight_plan_more_surely_is_reached_with_its_price() -> None:
-    """A plan at the median misses a target in one case of eight: what is sure takes a device more, or fewer bits."""
+    """A plan at the median often misses a target: what is sure takes twice the devices, or half as many more in fewer bits."""
     search = replace(NARROW, improvements=Improvements.SOLVED)
-    request = as_written(serving_request(rate=20.0, confidence=0.5, ttft_ms=400.0, tpot_ms=16.0, search=search))
+    request = as_written(serving_request(rate=20.0, confidence=0.5, ttft_ms=500.0, tpot_ms=20.0, search=search))
     plan = run(request)
     assert plan.feasible and is_tight(plan)
     sure = [each for each in plan.suggestions if each.set.get("slo.confidence") == "0.97"]
     assert [set(each.set) for each in sure] == [{"slo.confidence"}, {"slo.confidence", "workload.precision"}]
-    assert sure[0].reaches.startswith("33.3% worse: ") and sure[1].reaches.startswith("as good: ")
-    assert "TTFT missed in 0.1% of cases" in sure[0].reaches
+    assert sure[0].reaches.startswith("100.0% worse: ") and sure[1].reaches.startswith("50.0% worse: ")
     require_reached(request, plan)
     kept = run(replace(request, slo=replace(request.slo, confidence=0.97), search=NARROW))
     assert kept.feasible and not is_tight(kept)
