@@ -79,16 +79,40 @@ class StepTime:
 @dataclass(frozen=True, eq=False)
 class Pieces:
     """Which sum the time of a pass is, [pass, group of layers], forward first: whether the host's launches take longer than the
-    kernels, and whether transfers take longer than the pass, in most micro-batches and in the one with those of once a step."""
+    kernels, and whether transfers take longer than the pass, in most micro-batches and in the one with those of once a step.
 
-    host: BoolArray
-    sends: BoolArray
-    sends_last: BoolArray
+    What is no choice's may be between: a mean of two sums is no more than the larger.
+    """
+
+    host: FloatArray
+    sends: FloatArray
+    sends_last: FloatArray
 
     @property
-    def key(self) -> tuple[bytes, bytes, bytes]:
-        """What tells them apart."""
-        return self.host.tobytes(), self.sends.tobytes(), self.sends_last.tobytes()
+    def stacked(self) -> FloatArray:
+        """All of them, one after another."""
+        return np.stack([self.host, self.sends, self.sends_last])
+
+
+class Bisection:
+    """The mean of sums at which the search finds choices now of one, now of the other: nearest to the largest of both."""
+
+    def __init__(self, start: Pieces):
+        self.at = start
+        self._least, self._most = np.zeros_like(start.stacked), np.ones_like(start.stacked)
+        self._tried = np.zeros((2, *start.stacked.shape), dtype=bool)
+
+    def found(self, pieces: Pieces) -> bool:
+        """Go towards the sums that a found choice has; False where that changes nothing."""
+        here, wanted = self.at.stacked, pieces.stacked > 0.5
+        self._tried |= np.stack([here == 0.0, here == 1.0])
+        self._least = np.where(wanted, np.maximum(self._least, here), self._least)
+        self._most = np.where(wanted, self._most, np.minimum(self._most, here))
+        # An end is tried before what lies between.
+        is_new = np.where(wanted, ~self._tried[1], ~self._tried[0])
+        after = np.where(is_new, 1.0 * wanted, 0.5 * (self._least + self._most))
+        self.at = Pieces(*after)
+        return not np.array_equal(here, after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,11 +235,11 @@ class LayerCosts(GraphCosts):
             ),
         )
 
-    def _by_group(self, of_layers: BoolArray) -> BoolArray:
+    def _by_group(self, of_layers: BoolArray) -> FloatArray:
         """What most layers of each group have."""
         sums = np.zeros((2, len(self.groups)))
         np.add.at(sums.T, self.group_of, np.where(of_layers, 1.0, -1.0).T)
-        return np.asarray(sums > 0.0, np.bool_)
+        return np.asarray(sums > 0.0, np.float64)
 
     @property
     def _stretch(self) -> float:
@@ -250,7 +274,7 @@ class LayerCosts(GraphCosts):
 
     def usual(self) -> Pieces:
         """The sums of layers whose passes hide all that they send."""
-        nothing = np.zeros((2, len(self.groups)), dtype=bool)
+        nothing = np.zeros((2, len(self.groups)))
         return Pieces(nothing, nothing, nothing)
 
     def linear(self, pieces: Pieces, choices: Sequence[OperatorChoice] | None = None) -> LayerCosts:
@@ -262,16 +286,16 @@ class LayerCosts(GraphCosts):
         # The first layer's last gradients show in full. The gathers that travel before them show no less than what they slow of
         # the pass, nor together with it less than they take.
         alone = np.where(is_first, [[0.0], [1.0]], 0.0)
-        passes = (most + alone) * ~pieces.sends + last * ~pieces.sends_last
-        sent = (most + alone) * np.where(pieces.sends, 1.0, a) + last * np.where(pieces.sends_last, 1.0, a)
-        reduced = sent[1] + alone[1] * np.where(pieces.sends[1], 0.0, 1.0 - a)
-        once = np.where(is_first, 1.0, np.where(pieces.sends_last, 1.0, a))
+        passes = (most + alone) * (1.0 - pieces.sends) + last * (1.0 - pieces.sends_last)
+        sent = (most + alone) * (a + (1.0 - a) * pieces.sends) + last * (a + (1.0 - a) * pieces.sends_last)
+        reduced = sent[1] + alone[1] * (1.0 - a) * (1.0 - pieces.sends[1])
+        once = np.where(is_first, 1.0, a + (1.0 - a) * pieces.sends_last)
         layers = np.bincount(self.group_of, minlength=len(self.groups))
         first_of = [int(np.flatnonzero(self.group_of == group)[0]) for group in range(len(self.groups))]
         constant_s = float((layers * passes * pieces.host * self._launch_s[:, first_of]).sum())
         other = copy(self)
         other._weights = _Weights(
-            np.asarray(passes * ~pieces.host, np.float64),
+            np.asarray(passes * (1.0 - pieces.host), np.float64),
             sent,
             reduced,
             once,

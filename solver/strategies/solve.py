@@ -7,6 +7,7 @@ graph, for each number of micro-batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
@@ -23,7 +24,7 @@ from meshwright.solver.sharding_problem.solve import SolveStatus, solve
 from meshwright.solver.sharding_problem.work import WorkStop
 from meshwright.solver.strategies.device_mesh import DeviceMesh
 from meshwright.solver.strategies.graph_costs import NS_PER_S, GraphCosts, OperatorChoice, best_storages, by_storage
-from meshwright.solver.strategies.layer_costs import LayerCosts
+from meshwright.solver.strategies.layer_costs import Bisection, LayerCosts
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.strategy import WHOLE
@@ -91,13 +92,16 @@ def shard_model(
         room_bytes = law.counted_bytes(usable_bytes, overhead_bytes=overhead_bytes, risk=risk)
         if isinstance(costs, LayerCosts):
             known: tuple[OperatorChoice, ...] | None = None
+            faster_s = math.inf if best is None or best[0].step_s is None else best[0].step_s
             if ties is Ties.NONE:
                 # What is free to differ is never worse than what is not.
                 tied = _costs(request, workload, mesh, Ties.EQUAL_BLOCKS, microbatches)
                 assert isinstance(tied, LayerCosts), "the same model"
                 together = shard_layers(tied, memory_bytes=room_bytes, stop=stop, seed=seed).choices
                 known = None if together is None else tuple(together[index] for index in tied.folding.class_of)
-            found = shard_layers(costs, memory_bytes=room_bytes, stop=stop, seed=seed, progress=progress, known=known)
+            found = shard_layers(
+                costs, memory_bytes=room_bytes, stop=stop, seed=seed, progress=progress, known=known, faster_s=faster_s
+            )
         else:
             found = shard_graph(costs, memory_bytes=room_bytes, stop=stop, seed=seed, progress=progress)
         if found.fastest_peak_bytes is not None:
@@ -354,9 +358,12 @@ def shard_graph(
     return replace(limited, bound_s=max(limited.bound_s, free.bound_s))
 
 
-_ROUNDS = 6
-"""Sums of which the time of a layer's passes is the largest, that are tried one after another. The first is of passes that hide
-all they send; most models are done with the second."""
+_ROUNDS = 8
+"""Sums of which the time of a layer's passes is the largest, and means of them, that are tried one after another. The first is
+of passes that hide all they send; where memory is ample, most models are done with the second."""
+
+_NEAR = 1e-5
+"""Rounds end with a bound that is so near, as a share of the step."""
 
 
 def shard_layers(
@@ -367,19 +374,20 @@ def shard_layers(
     seed: int = 0,
     progress: OnProgress | None = None,
     known: tuple[OperatorChoice, ...] | None = None,
+    faster_s: float = math.inf,
 ) -> GraphSharding:
-    """The fastest strategies of a model whose layers are priced as plans price them; no worse than ``known`` ones.
+    """The fastest strategies of a model whose layers are priced as plans price them; no worse than ``known`` ones. What takes no
+    less than ``faster_s`` is not looked at further.
 
-    Each round solves a sum that no choice is below, prices what it finds in full, and takes the sum that has its time there. A
-    choice whose time is that of its sum is optimal.
+    Each round solves a sum that no choice is below, prices what it finds in full, and goes towards the sum that has its time
+    there. A choice whose time is that of its sum is optimal.
     """
-    pieces, near = costs.usual(), None
+    sums_at, near = Bisection(costs.usual()), None
     bound_s, peak_bytes = 0.0, None
     priced_before = [_priced(costs, choices, memory_bytes) for choices in (known, _fully_sharded(costs)) if choices is not None]
     best = min((each for each in priced_before if each is not None), key=attrgetter("step_s"), default=None)
-    tried = set[tuple[OperatorChoice, ...]]()
     for _ in range(_ROUNDS):
-        sums = costs.linear(pieces, near)
+        sums = costs.linear(sums_at.at, near)
         found = shard_graph(sums, memory_bytes=memory_bytes, stop=stop, seed=seed, progress=progress)
         if found.status is SolveStatus.INFEASIBLE:
             return found
@@ -388,12 +396,12 @@ def shard_layers(
         if found.choices is None:
             break
         priced = costs.step_time(found.choices)
-        pieces, near = priced.pieces, found.choices
+        is_same, near = near == found.choices, found.choices
         if best is None or best.step_s is None or priced.step_s < best.step_s:
             best = replace(found, step_s=priced.step_s)
-        if stop() or near in tried or min(priced.step_s, best.step_s or priced.step_s) <= bound_s + 2.0 * costs.rounding_s:
+        is_near = min(priced.step_s, best.step_s or priced.step_s) * (1.0 - _NEAR) <= bound_s
+        if stop() or is_near or bound_s >= faster_s or (not sums_at.found(priced.pieces) and is_same):
             break
-        tried.add(near)
     if best is None or best.step_s is None:
         return GraphSharding(SolveStatus.UNKNOWN, None, None, bound_s, None, without_limit(costs), peak_bytes)
     # Sums are of whole nanoseconds: what is nearer is equal.

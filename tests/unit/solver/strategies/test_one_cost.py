@@ -13,8 +13,9 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
 from meshwright.solver.sharding_problem.work import NoLimit
 from meshwright.solver.strategies.device_mesh import device_mesh
 from meshwright.solver.strategies.graph_costs import OperatorChoice
@@ -51,7 +52,8 @@ class Both:
 
 def request_of(model: str, *, nodes: int, batch: int, seq_len: int) -> TrainingRequest:
     cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), nodes),))
-    return TrainingRequest(catalog.model(model), cluster, TrainingWorkload("training", global_batch=batch, seq_len=seq_len))
+    workload = TrainingWorkload("training", global_batch=batch, seq_len=seq_len)
+    return TrainingRequest(catalog.model(model), cluster, workload, search=Search(space=Space.LAUNCHABLE))
 
 
 def costs_of(request: TrainingRequest, degrees: dict[str, int], microbatches: int) -> LayerCosts:
@@ -121,6 +123,25 @@ def test_fully_sharded_data_parallelism_has_one_cost(model: str, nodes: int, seq
     assert both.costs.overhead_bytes == stage.overhead_bytes
 
 
+@pytest.mark.parametrize(
+    ("model", "tp", "seq_len"),
+    [("llama-3.1-8b", 2, 8192), ("llama-3.1-8b", 8, 8192), ("gemma-2-9b", 4, 4096), ("qwen2.5-0.5b", 2, 1024)],
+)
+def test_layers_over_tp_with_sequence_parallelism_have_one_cost(model: str, tp: int, seq_len: int) -> None:
+    both = priced(request_of(model, nodes=4, batch=64, seq_len=seq_len), dp=32 // tp, tp=tp, microbatch=1)
+    parts, time = both.table.parts, both.time
+    # An embedding's partial sums go to two readers of the first layer, and a loss over split classes sums its rows.
+    inner = slice(2, -1)
+    each_s = time.forward_s + time.backward_s + time.exposed_s
+    assert each_s[inner] == pytest.approx(both.table.time_s[0][inner], rel=BOTH)
+    assert time.forward_s[inner] == pytest.approx(parts.forward_s[inner], rel=BOTH)
+    assert time.resharding_s[inner] == pytest.approx(parts.tp_comm_s[inner], rel=BOTH)
+    assert time.exposed_s[inner] == pytest.approx(parts.dp_comm_s[inner], rel=BOTH)
+    # Optimizer states of norms are split over tp, too.
+    assert time.step_s == pytest.approx(both.plan.step_time_s, rel=0.02)
+    assert both.peak_bytes == pytest.approx(both.plan.peak_bytes, rel=0.006)
+
+
 def test_the_state_of_data_parallelism_is_its_own_part_of_memory() -> None:
     both = priced(request_of("llama-3.1-8b", nodes=1, batch=64, seq_len=8192), dp=8, tp=1, microbatch=1)
     static = sum(
@@ -142,7 +163,7 @@ def test_sums_are_no_more_than_the_time_of_any_choice(seed: int) -> None:
         return [OperatorChoice(each[at].assignment, at) for each, at in zip(storages, picked, strict=True)]
 
     for _ in range(6):
-        host, sends, last = (np.array([[rng.random() < 0.5 for _ in costs.groups] for _ in range(2)]) for _ in range(3))
+        host, sends, last = (np.array([[rng.choice([0.0, 0.3, 1.0]) for _ in costs.groups] for _ in "fb"]) for _ in range(3))
         pieces = Pieces(host, sends, last)
         for of in (pieces, costs.usual()):
             sums = costs.linear(of, rng.choice([None, any_choices()]))
