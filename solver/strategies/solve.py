@@ -376,8 +376,8 @@ def shard_layers(
     known: tuple[OperatorChoice, ...] | None = None,
     faster_s: float = math.inf,
 ) -> GraphSharding:
-    """The fastest strategies of a model whose layers are priced as plans price them; no worse than ``known`` ones. What takes no
-    less than ``faster_s`` is not looked at further.
+    """The fastest strategies of a model whose layers are priced as plans price them; no worse than ``known`` ones. What takes
+    no less than ``faster_s`` is not looked at further.
 
     Each round solves a sum that no choice is below, prices what it finds in full, and goes towards the sum that has its time
     there. A choice whose time is that of its sum is optimal.
