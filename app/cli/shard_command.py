@@ -160,7 +160,7 @@ def _answer(question: ModelShardingQuestion, request: TrainingRequest) -> Json:
         "bound_s": found.bound_s,
         "gap": found.gap,
         "microbatches": found.microbatches,
-        "peak_memory_bytes": None if found.best is None else found.best.peak_bytes,
+        "peak_memory_bytes": found.peak_bytes,
         "memory_limit_bytes": found.memory_bytes,
         "least_peak_bytes": found.least_peak_bytes,
         **_details(found),

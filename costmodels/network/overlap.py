@@ -83,6 +83,15 @@ def exposed_s(communication_s: Floats, compute_s: Floats, stream: Stream, interf
     return np.asarray(together_s + compute_left_s + communication_left_s - compute_s, np.float64)
 
 
+def passes_exposed_s(
+    gather_s: Floats, reduce_s: Floats, forward_s: Floats, backward_s: Floats, stream: Stream
+) -> tuple[Floats, Floats]:
+    """Return the seconds that weights and gradients which travel beside a layer's passes add to each of them: the forward pass
+    hides gathers of ``gather_s``, the backward pass gathers and reductions of ``reduce_s`` (ZeRO-3, FSDP)."""
+    forward = exposed_s(gather_s, forward_s, stream, MEASURED_INTERFERENCE)
+    return forward, exposed_s(reduce_s, backward_s, stream, MEASURED_INTERFERENCE)
+
+
 # Tensor-parallel products cut into chunks, so that the communication of one runs under the computation of another.
 #
 # A product behind an all-gather starts on the rows that have come; a product before a reduce-scatter sends the rows that are

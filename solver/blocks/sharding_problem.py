@@ -23,7 +23,14 @@ from meshwright.costmodels.memory.saved_activations import SavingRules, loss_tra
 from meshwright.costmodels.model.dims import BATCH, EXPERTS, FFN, SEQ, VOCAB
 from meshwright.costmodels.model.experts import ExpertRegion, expert_dims, expert_region
 from meshwright.costmodels.model.formats import MatmulRecipe
-from meshwright.costmodels.model.implementation import GatedProducts, Logits, ScanKernels, TensorOverlap, TrainedWeights
+from meshwright.costmodels.model.implementation import (
+    GatedProducts,
+    Implementation,
+    Logits,
+    ScanKernels,
+    TensorOverlap,
+    TrainedWeights,
+)
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, key_value_elements, matmul_shape, parameters
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import (
@@ -501,6 +508,21 @@ class Placed:
     strategy: Strategy
 
 
+def sums_beside_weights(operator: Operator, implementation: Implementation) -> bool:
+    """Return True if an operator's input gradients are summed over ranks while its weight gradient is computed."""
+    return (
+        operator.kind is OperatorKind.MATMUL
+        and implementation.tensor_overlap in (TensorOverlap.WEIGHT_GRADIENT, TensorOverlap.USERBUFFERS)
+        and implementation.trained is not TrainedWeights.ADAPTERS
+    )
+
+
+def modules_that_read(operator: Operator, implementation: Implementation) -> int:
+    """Modules among which a framework shares an operator, each with its own gradient of the input."""
+    is_gated = operator.kind is OperatorKind.MATMUL and [FFN in tensor.dims for tensor in operator.outputs] == [True, True]
+    return 2 if is_gated and implementation.gated is GatedProducts.TWO else 1
+
+
 class TensorCommunication:
     """Times of the tp axis between the operators of one block, whose dims have ``sizes`` before they are split over it."""
 
@@ -520,8 +542,8 @@ class TensorCommunication:
             target.strategy.input_gradient_spec(target.operator, read),
             source.strategy.output_gradient_spec(tensor),
         )
-        modules = self._modules_that_read(target.operator)
-        if self._sums_beside_weights(target):
+        modules = modules_that_read(target.operator, self._setting.implementation)
+        if sums_beside_weights(target.operator, self._setting.implementation):
             return forward, self._beside_weight_gradient(modules * self.convert_s(written, wanted, tensor), target)
         backward = self._beside_products(Product.INPUT_GRADIENT, written, wanted, tensor, before=target, after=source)
         return forward, modules * backward
@@ -566,15 +588,6 @@ class TensorCommunication:
         routed = operator.name in self._region.operators or operator.routed_dims
         return operator.kind is OperatorKind.MATMUL and not routed and VOCAB not in operator.dims
 
-    def _sums_beside_weights(self, target: Placed) -> bool:
-        """Return True if input gradients are summed over tp while the weight gradient is computed."""
-        implementation = self._setting.implementation
-        return (
-            target.operator.kind is OperatorKind.MATMUL
-            and implementation.tensor_overlap in (TensorOverlap.WEIGHT_GRADIENT, TensorOverlap.USERBUFFERS)
-            and implementation.trained is not TrainedWeights.ADAPTERS
-        )
-
     def _beside_weight_gradient(self, communication_s: float, target: Placed) -> float:
         """Return the seconds that summing an operator's input gradients over tp adds to its weight gradient."""
         if communication_s == 0.0:
@@ -584,11 +597,6 @@ class TensorCommunication:
             target.operator, self._local(target), device=setting.device, dtype=self._dtype(target.operator)
         )
         return float(exposed_s(np.array(communication_s), np.array(compute_s), self._stream, MEASURED_INTERFERENCE))
-
-    def _modules_that_read(self, operator: Operator) -> int:
-        """Modules among which a framework shares an operator, each with its own gradient of the input."""
-        is_gated = operator.kind is OperatorKind.MATMUL and [FFN in tensor.dims for tensor in operator.outputs] == [True, True]
-        return 2 if is_gated and self._setting.implementation.gated is GatedProducts.TWO else 1
 
     @property
     def _stream(self) -> Stream:

@@ -14,10 +14,14 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.costmodels.kernels.operator_time import weight_gradient_s
+from meshwright.costmodels.memory.training_state import framework_overhead_bytes
 from meshwright.costmodels.network.collectives import Collective
+from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, exposed_s
+from meshwright.solver.blocks.sharding_problem import modules_that_read, sums_beside_weights
 from meshwright.solver.strategies.device_mesh import DeviceMesh, TensorLayout, TensorShape
 from meshwright.solver.strategies.operator_graph import Folding, GraphEdge, OperatorGraph, Ties, fold, kinds
-from meshwright.solver.strategies.pricing import PricedOperator, TrainingStep, price
+from meshwright.solver.strategies.pricing import PricedOperator, TrainingStep, price, stream_of
 from meshwright.solver.strategies.resharding import Resharding, ReshardingTable, Transfer, TransferTimes
 from meshwright.solver.strategies.strategy import PlacedOperator
 from meshwright.solver.strategies.traffic import OperatorTransfer, TransferPhase, inner_traffic, weight_groups, weight_traffic
@@ -27,6 +31,8 @@ from meshwright.solver.strategies.traffic import OperatorTransfer, TransferPhase
 # Times 0 .. n - 1 are the forward passes of the n operators, n .. 2 n - 1 their backward passes in reverse order.
 
 IntArray = npt.NDArray[np.int64]
+
+FloatArray = npt.NDArray[np.float64]
 
 
 class Kind(IntEnum):
@@ -44,18 +50,22 @@ class Kind(IntEnum):
     """An output, until its last reader has run, or if it is saved, until its first reader's backward pass."""
     GRADIENT = 5
     """The gradient of an output, from the backward pass of its last reader to that of its writer."""
+    WORKING = 6
+    """Gradients of all that an operator reads and writes, while it runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class LiveRanges:
-    """All that the nodes of a graph hold, one entry each: ``node`` holds its ``kind`` at the times start <= t < end;
-    ``output`` says of which output."""
+    """All that the nodes of a graph hold, one entry each: ``node`` holds its ``kind`` at the times start <= t < end, of
+    ``times``; ``output`` says of which output, ``scale`` how often (1 where it is not given)."""
 
     node: IntArray
     kind: IntArray
     output: IntArray
     start: IntArray
     end: IntArray
+    times: int
+    scale: FloatArray | None = None
 
 
 def live_ranges(graph: OperatorGraph) -> LiveRanges:
@@ -79,6 +89,7 @@ def live_ranges(graph: OperatorGraph) -> LiveRanges:
         output=np.concatenate([output for _, _, output, _, _ in parts]),
         start=np.concatenate([start for *_, start, _ in parts]),
         end=np.concatenate([end for *_, end in parts]),
+        times=times,
     )
 
 
@@ -113,8 +124,6 @@ def _outputs(graph: OperatorGraph) -> list[_RangesOfKind]:
     ]
 
 
-FloatArray = npt.NDArray[np.float64]
-
 NS_PER_S = 1e9
 """Costs of a problem are whole nanoseconds a step: rounding stays below 1 us for a thousand operators."""
 
@@ -129,11 +138,12 @@ class OperatorChoice:
 
 @dataclass(frozen=True, slots=True)
 class UsageKey:
-    """Something that every node of class ``index`` holds; ``output`` says of which output."""
+    """Something that every node of class ``index`` holds; ``output`` says of which output, ``scale`` how often."""
 
     index: int
     kind: Kind
     output: int
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +169,7 @@ class GraphCosts:
         self._kinds = kinds(graph)
         self._priced: dict[int, PricedOperator] = {}
         self._layouts: dict[tuple[int, bool, int], tuple[tuple[TensorLayout, ...], tuple[TensorLayout, ...]]] = {}
-        self._edge_tables: dict[tuple[int, int, int, int], FloatArray] = {}
+        self._edge_tables: dict[tuple[int, int, int, int], tuple[FloatArray, FloatArray]] = {}
 
     def priced(self, node: int) -> PricedOperator:
         """Strategies of a node and their prices."""
@@ -198,10 +208,13 @@ class GraphCosts:
 
     def edge_cost_ns(self, edge: ClassEdge) -> IntArray:
         """Resharding time a step of equal edges, shape (assignments of source, assignments of target)."""
-        return whole_ns(self.step.microbatches * self._edge_table(edge.edge)) * edge.count
+        return whole_ns(self.step.microbatches * np.add(*self.edge_s(edge.edge))) * edge.count
 
     def usage_bytes(self, key: UsageKey) -> FloatArray:
         """Bytes that one node of a class holds of a kind, by storage (STATE, FORWARD, BACKWARD) or by assignment."""
+        return key.scale * self._usage_bytes(key)
+
+    def _usage_bytes(self, key: UsageKey) -> FloatArray:
         priced = self.of_class(key.index)
         match key.kind:
             case Kind.STATE:
@@ -216,12 +229,14 @@ class GraphCosts:
                 return priced.gradient_bytes[key.output]
             case Kind.BUFFER:
                 return priced.buffer_bytes
+            case Kind.WORKING:
+                return priced.working_bytes
 
     def peak_bytes(self, choices: Sequence[OperatorChoice]) -> float:
         """Most memory in use on a device at any time of a step; ``choices`` has one entry a class."""
         held, keys, key_of = self.held
         used = np.array([self._chosen_bytes(key, choices[key.index]) for key in keys])[key_of]
-        steps = np.zeros(2 * len(self.graph.nodes) + 1)
+        steps = np.zeros(held.times + 1)
         np.add.at(steps, held.start, used)
         np.subtract.at(steps, held.end, used)
         return float(np.cumsum(steps).max())
@@ -229,19 +244,39 @@ class GraphCosts:
     @cached_property
     def held(self) -> tuple[LiveRanges, tuple[UsageKey, ...], IntArray]:
         """Live ranges of the graph, what classes hold, and of each range which of these it is."""
-        held = live_ranges(self.graph)
+        held = self.ranges()
         classes = np.array(self.folding.class_of)[held.node]
         # One number for each (class, kind, output): sorting numbers is much faster than sorting columns.
         outputs = int(held.output.max(initial=0)) + 1
-        keys, key_of = np.unique((classes * len(Kind) + held.kind) * outputs + held.output, return_inverse=True)
-        classes_and_kinds, of_output = np.divmod(keys, outputs)
+        scales, scale_of = np.array([1.0]), np.zeros(len(held.node), dtype=np.int64)
+        if held.scale is not None:
+            scales, scale_of = np.unique(held.scale, return_inverse=True)
+        numbers = ((classes * len(Kind) + held.kind) * outputs + held.output) * len(scales) + scale_of
+        keys, key_of = np.unique(numbers, return_inverse=True)
+        rest, of_scale = np.divmod(keys, len(scales))
+        classes_and_kinds, of_output = np.divmod(rest, outputs)
         of_class, of_kind = np.divmod(classes_and_kinds, len(Kind))
-        named = zip(of_class.tolist(), of_kind.tolist(), of_output.tolist(), strict=True)
-        return held, tuple(UsageKey(c, Kind(k), o) for c, k, o in named), key_of
+        named = zip(of_class.tolist(), of_kind.tolist(), of_output.tolist(), scales[of_scale].tolist(), strict=True)
+        return held, tuple(UsageKey(c, Kind(k), o, s) for c, k, o, s in named), key_of
+
+    def ranges(self) -> LiveRanges:
+        """Return when the nodes of the graph hold what."""
+        return live_ranges(self.graph)
 
     def _chosen_bytes(self, key: UsageKey, choice: OperatorChoice) -> float:
         at = choice.storage if by_storage(key.kind) else choice.assignment
         return float(self.usage_bytes(key)[at])
+
+    @property
+    def overhead_bytes(self) -> float:
+        """The framework's own, beside tensors."""
+        groups = sum(axis.size > 1 for axis in self.mesh.axes)
+        return framework_overhead_bytes(
+            # Beside those of axes the group of all ranks.
+            communicators=groups + (groups > 0),
+            communicator_bytes=self.mesh.device.communicator_bytes,
+            context_bytes=self.step.implementation.context_bytes,
+        )
 
     def resharding(self, edge: GraphEdge) -> tuple[ReshardingTable, tuple[TensorLayout, ...], tuple[TensorLayout, ...]]:
         """Ways between layouts of an edge's tensor, and the layouts in which it is written and read, by assignment."""
@@ -257,26 +292,54 @@ class GraphCosts:
     def backward_path(self, edge: GraphEdge, source: int, target: int) -> tuple[Transfer, ...]:
         """Collectives that bring the tensor's gradient back, and the tensor again where it was stored split."""
         table, written, read = self.resharding(edge)
-        gradient = table.path(self._read(edge)[1][target], self._written(edge)[1][source])
         again = self._gathered_again(edge)[source, target]
-        return (*gradient, *(table.path(written[source], read[target]) if again else ()))
+        return (*self.gradient_path(edge, source, target), *(table.path(written[source], read[target]) if again else ()))
 
-    def _edge_table(self, edge: GraphEdge) -> FloatArray:
+    def gradient_path(self, edge: GraphEdge, source: int, target: int) -> tuple[Transfer, ...]:
+        """Collectives that bring the tensor's gradient back."""
+        table, _, _ = self.resharding(edge)
+        return table.path(self._read(edge)[1][target], self._written(edge)[1][source])
+
+    def edge_s(self, edge: GraphEdge) -> tuple[FloatArray, FloatArray]:
+        """Seconds that resharding adds to the forward and to the backward pass, shape (assignments of source, of target)."""
         key = (self._kinds[edge.source], edge.output, self._kinds[edge.target], edge.input)
         if key not in self._edge_tables:
             table, written, read = self.resharding(edge)
             forward = table.table(written, read)
             backward = table.table(self._read(edge)[1], self._written(edge)[1]).T
-            self._edge_tables[key] = forward + backward + np.where(self._gathered_again(edge), forward, 0.0)
+            backward = self._beside_weight_gradients(edge, backward)
+            self._edge_tables[key] = forward, backward + np.where(self._gathered_again(edge), forward, 0.0)
         return self._edge_tables[key]
+
+    def _beside_weight_gradients(self, edge: GraphEdge, seconds: FloatArray) -> FloatArray:
+        """What of a product's input gradient on its way is not hidden by its weight gradient, where frameworks run both at
+        once."""
+        node, step = self.graph.nodes[edge.target], self.step
+        if not sums_beside_weights(node.operator, step.implementation) or not seconds.any():
+            return seconds
+        priced = self.priced(edge.target)
+        own_s = np.array(
+            [
+                weight_gradient_s(
+                    node.operator,
+                    priced.placed.local_sizes(assignment),
+                    device=self.mesh.device,
+                    dtype=node.recipe.dtype or step.dtype,
+                )
+                for assignment in priced.assignments
+            ]
+        )
+        modules = modules_that_read(node.operator, step.implementation)
+        return exposed_s(modules * seconds, own_s[None, :], stream_of(self.mesh), MEASURED_INTERFERENCE)
 
     def _gathered_again(self, edge: GraphEdge) -> npt.NDArray[np.bool_]:
         """Where a reader needs a tensor once more in its backward pass and it was kept split: as Megatron-LM's sequence
-        parallelism keeps its activations (Korthikanti et al. 2022, section 4.2.2)."""
+        parallelism keeps its activations (Korthikanti et al. 2022, section 4.2.2). Not where products send beside others:
+        there it travels under the input gradient, as plans have it."""
         _, written, read = self.resharding(edge)
         reader = self.graph.nodes[edge.target].operator
         shape, mesh = self._shape(edge), self.mesh.sizes
-        if reader.inputs[edge.input].name not in reader.saved:
+        if reader.inputs[edge.input].name not in reader.saved or sums_beside_weights(reader, self.step.implementation):
             return np.zeros((len(written), len(read)), dtype=bool)
         kept = np.array([np.inf if layout.partial else shape.local_bytes(layout, mesh) for layout in written])
         needed = np.array([shape.local_bytes(layout, mesh) for layout in read])

@@ -9,12 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import Device
-from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s, memory_bound_s
+from meshwright.costmodels.kernels.compute import attention_backward_s, attention_forward_s, sustained_memory_s
 from meshwright.costmodels.kernels.operator_time import OperatorTime, operator_time
 from meshwright.costmodels.memory.training_state import Optimizer, optimizer_traffic_bytes, state_bytes_per_parameter
-from meshwright.costmodels.model.dims import BATCH
+from meshwright.costmodels.model.dims import BATCH, VOCAB
 from meshwright.costmodels.model.formats import MatmulRecipe
+from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation
 from meshwright.costmodels.model.operators import OperatorKind, forward_flops, key_tokens, query_tokens
+from meshwright.costmodels.network.overlap import Stream, passes_exposed_s
 from meshwright.costmodels.units import DType
 from meshwright.solver.strategies.device_mesh import DeviceMesh, TensorShape
 from meshwright.solver.strategies.resharding import TransferTimes
@@ -33,14 +35,15 @@ FloatArray = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """The training step in which the operators run: formats, the optimizer and the split of its states, and micro-batches of a
-    step, one after another."""
+    """The training step in which the operators run: formats, the optimizer and the split of its states, micro-batches of a
+    step, one after another, and how a framework runs a layer."""
 
     dtype: DType = DType.BF16
     gradient_dtype: DType = DType.FP32
     optimizer: Optimizer = Optimizer.ADAMW
     states: StateSplit = StateSplit.SPLIT
     microbatches: int = 1
+    implementation: Implementation = HAND_FUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class Storage:
 
     assignment      index of the assignment
     axes            mesh axes that split the storage only
-    step_s          exposed time a step: gathers and scatters beyond the operator's own passes, gradient sum, optimizer
+    step_s          exposed time a step where the operator's own passes alone hide its transfers; with the optimizer
+    traffic         transfers of weights and gradients
+    updated_bytes   moved by the optimizer
     static_bytes    weights, gradients and optimizer states
     forward_bytes, backward_bytes   whole weights (and gradients) while the operator runs
     """
@@ -57,6 +62,8 @@ class Storage:
     assignment: int
     axes: tuple[int, ...]
     step_s: float
+    traffic: tuple[OperatorTransfer, ...]
+    updated_bytes: float
     static_bytes: float
     forward_bytes: float
     backward_bytes: float
@@ -69,6 +76,7 @@ class PricedOperator:
     forward_s, backward_s    of a micro-batch, transfers inside the operator included
     output_bytes, gradient_bytes   for each output, a rank's block of it and of its gradient
     buffer_bytes             held in both passes beside inputs and outputs
+    working_bytes            gradients of all inputs and outputs at once; none of those of the loss and of tables
     storages                 ways to keep the weights, by assignment; at least one each
     """
 
@@ -79,6 +87,7 @@ class PricedOperator:
     output_bytes: tuple[FloatArray, ...]
     gradient_bytes: tuple[FloatArray, ...]
     buffer_bytes: FloatArray
+    working_bytes: FloatArray
     storages: tuple[Storage, ...]
 
 
@@ -109,6 +118,7 @@ def price(
             for k, shape in enumerate(shapes)
         ),
         buffer_bytes=np.array([pricer.buffer_bytes(a) for a in assignments]),
+        working_bytes=np.array([pricer.working_bytes(a) for a in assignments]),
         storages=tuple(storages),
     )
 
@@ -124,10 +134,15 @@ def _subsets(placed: PlacedOperator, assignment: Assignment) -> list[tuple[int, 
 
 
 def _undominated(storages: list[Storage]) -> list[Storage]:
-    """Storages that no other beats or equals in time and every kind of memory; of equal ones the first."""
+    """Storages that no other beats or equals in time, every transfer and every kind of memory; of equal ones the first."""
+    kinds = sorted({transfer_kind(sent) for storage in storages for sent in storage.traffic})
 
     def figures(storage: Storage) -> tuple[float, ...]:
-        return (storage.step_s, storage.static_bytes, storage.forward_bytes, storage.backward_bytes)
+        sent = dict.fromkeys(kinds, 0.0)
+        for transfer in storage.traffic:
+            sent[transfer_kind(transfer)] += transfer.transfer.message_bytes
+        static, passing = storage.static_bytes, (storage.forward_bytes, storage.backward_bytes)
+        return (storage.step_s, storage.updated_bytes, static, *passing, *sent.values())
 
     kept: list[Storage] = []
     for storage in sorted(storages, key=figures):
@@ -173,8 +188,15 @@ class _Pricer:
         traffic = weight_traffic(groups, mesh, dtype=step.dtype, gradient_dtype=step.gradient_dtype, states=step.states)
         forward, backward, once = (self._seconds(traffic, phase) for phase in TransferPhase)
         kernel = self._kernel(assignment)
-        beside_last = max(0.0, kernel.backward_s - backward)
-        exposed = max(0.0, forward - kernel.forward_s) + max(0.0, backward - kernel.backward_s)
+        of_each, of_last = (
+            sum(
+                map(
+                    float,
+                    passes_exposed_s(*sent, np.array(kernel.forward_s), np.array(kernel.backward_s), stream_of(self.mesh)),
+                )
+            )
+            for sent in ((np.array(forward), np.array(backward)), (np.array(forward), np.array(backward + once)))
+        )
         static = owned = 0.0
         whole = 0.0
         for group in groups:
@@ -190,13 +212,14 @@ class _Pricer:
             owned += kept / (_product(mesh, group.summed) if step.states is StateSplit.SPLIT else 1)
             whole += group.elements if group.stored else 0.0
         update = optimizer_traffic_bytes(precision=step.dtype, gradient_dtype=step.gradient_dtype, optimizer=step.optimizer)
-        optimizer_s = float(memory_bound_s(self.mesh.device, owned * update))
         # The weights in use and those being fetched are whole at the same time (as in the stage model's ZeRO-3).
         gathered = 2 * whole * step.dtype.size_bytes
         return Storage(
             assignment=index,
             axes=axes,
-            step_s=step.microbatches * exposed + max(0.0, once - beside_last) + optimizer_s,
+            step_s=(step.microbatches - 1) * of_each + of_last + float(sustained_memory_s(self.mesh.device, owned * update)),
+            traffic=tuple(traffic),
+            updated_bytes=owned * update,
             static_bytes=static,
             forward_bytes=gathered,
             backward_bytes=gathered + whole * step.gradient_dtype.size_bytes,
@@ -209,6 +232,15 @@ class _Pricer:
             return 0.0
         elements = operator.inputs[0].elements(self.placed.local_sizes(assignment))
         return elements * (DType.FP32.size_bytes + self.step.dtype.size_bytes)
+
+    def working_bytes(self, assignment: Assignment) -> float:
+        """Each rank has its share of what an operator splits over an axis (`solver.blocks.recompute.working_bytes`)."""
+        operator, placed = self.placed.operator, self.placed
+        if operator.kind in (OperatorKind.LOSS, OperatorKind.EMBEDDING) or VOCAB in operator.dims:
+            return 0.0
+        elements = sum(tensor.elements(placed.sizes) for tensor in (*operator.inputs, *operator.outputs))
+        shares = _product(placed.mesh, tuple(axis for axis, rule in enumerate(assignment.rules) if rule is not None))
+        return elements / shares * self.step.dtype.size_bytes
 
     def _seconds(self, traffic: list[OperatorTransfer], phase: TransferPhase) -> float:
         return sum(part.seconds(self.times) for part in traffic if part.phase is phase)
@@ -230,6 +262,10 @@ class _Pricer:
             dtype=self.step.dtype,
             cp=ring,
             gradient_dtype=self.step.gradient_dtype,
+            kernels=self.step.implementation.kernels,
+            attention=self.step.implementation.attention,
+            scan=self.step.implementation.scan,
+            loss=self.step.implementation.loss,
             recipe=self.recipe,
         )
 
@@ -257,6 +293,17 @@ class _Pricer:
             for pass_s in (attention_forward_s, attention_backward_s)
         )
         return OperatorTime(forward, backward)
+
+
+def stream_of(mesh: DeviceMesh) -> Stream:
+    """The stream of transfers over a mesh."""
+    spans = any(axis.topology.spans_nodes for axis in mesh.axes)
+    return Stream.INTER_NODE if spans else Stream.INTRA_NODE
+
+
+def transfer_kind(sent: OperatorTransfer) -> tuple[str, str, tuple[int, ...]]:
+    """Transfers of one kind travel in one message where they are of one layer: phase, collective and axes."""
+    return (sent.phase.value, sent.transfer.collective.value, sent.transfer.axes)
 
 
 def _product(mesh: tuple[int, ...], axes: tuple[int, ...]) -> int:

@@ -7,14 +7,16 @@ graph, for each number of micro-batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.memory.training_state import framework_overhead_bytes
+from meshwright.costmodels.model.dims import BATCH
 from meshwright.solver.control import OnProgress
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem, offsets_of
@@ -22,8 +24,11 @@ from meshwright.solver.sharding_problem.solve import SolveStatus, solve
 from meshwright.solver.sharding_problem.work import WorkStop
 from meshwright.solver.strategies.device_mesh import DeviceMesh
 from meshwright.solver.strategies.graph_costs import NS_PER_S, GraphCosts, OperatorChoice, best_storages, by_storage
+from meshwright.solver.strategies.layer_costs import Bisection, LayerCosts
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.strategy import WHOLE
+from meshwright.solver.training.space.implementation import implementation_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,8 @@ class ModelSharding:
     status          optimal, feasible, infeasible (none fits) or unknown (stopped before one was found)
     best            None where none was found; its ``bound_s`` is of its own number of micro-batches
     bound_s         proven least time of a step over all of them; None for an infeasible request
+    memory_bytes       of a device that may be in use by the median, so that more is with the chance that the request allows
+    peak_bytes         median memory of a device, the framework's included; None where none was found
     least_peak_bytes   where nothing fits: the least that the fastest sharding of some number of micro-batches needs
     """
 
@@ -42,6 +49,7 @@ class ModelSharding:
     best: GraphSharding | None
     bound_s: float | None
     memory_bytes: float
+    peak_bytes: float | None
     least_peak_bytes: float | None
 
     @property
@@ -68,10 +76,8 @@ def shard_model(
     workload = request.workload
     if workload.documents is not None:
         raise WorkloadError("shardings are not priced under masks of documents", given="workload.lengths", allowed="without it")
-    axes = sum(axis.size > 1 for axis in mesh.axes)
-    memory_bytes = mesh.device.memory_bytes * (1.0 - request.cluster.memory_reserve) - framework_overhead_bytes(
-        communicators=axes, communicator_bytes=mesh.device.communicator_bytes
-    )
+    law, risk = implementation_of(workload, request.search).memory, request.search.risk
+    usable_bytes = mesh.device.memory_bytes * (1.0 - request.cluster.memory_reserve)
     best: tuple[GraphSharding, GraphCosts] | None = None
     bounds: list[float] = []
     peaks: list[float] = []
@@ -82,23 +88,40 @@ def shard_model(
             is_decided = False
             break
         costs = _costs(request, workload, mesh, ties, microbatches)
-        found = shard_graph(costs, memory_bytes=memory_bytes, stop=stop, seed=seed, progress=progress)
+        overhead_bytes = costs.overhead_bytes
+        room_bytes = law.counted_bytes(usable_bytes, overhead_bytes=overhead_bytes, risk=risk)
+        if isinstance(costs, LayerCosts):
+            known: tuple[OperatorChoice, ...] | None = None
+            faster_s = math.inf if best is None or best[0].step_s is None else best[0].step_s
+            if ties is Ties.NONE:
+                # What is free to differ is never worse than what is not.
+                tied = _costs(request, workload, mesh, Ties.EQUAL_BLOCKS, microbatches)
+                assert isinstance(tied, LayerCosts), "the same model"
+                together = shard_layers(tied, memory_bytes=room_bytes, stop=stop, seed=seed).choices
+                known = None if together is None else tuple(together[index] for index in tied.folding.class_of)
+            found = shard_layers(
+                costs, memory_bytes=room_bytes, stop=stop, seed=seed, progress=progress, known=known, faster_s=faster_s
+            )
+        else:
+            found = shard_graph(costs, memory_bytes=room_bytes, stop=stop, seed=seed, progress=progress)
         if found.fastest_peak_bytes is not None:
-            peaks.append(found.fastest_peak_bytes)
+            peaks.append(law.device_bytes(found.fastest_peak_bytes, overhead_bytes=overhead_bytes))
         if found.status is not SolveStatus.INFEASIBLE:
             bounds.append(found.bound_s or 0.0)
             is_decided &= found.status is not SolveStatus.UNKNOWN
         if found.step_s is not None and (best is None or best[0].step_s is None or found.step_s < best[0].step_s):
             best = found, costs
+    memory_bytes = usable_bytes / law.margin(risk)
     if best is None:
         status = SolveStatus.INFEASIBLE if is_decided else SolveStatus.UNKNOWN
         bound_s = None if is_decided else min(bounds, default=0.0)
-        return ModelSharding(status, None, None, None, bound_s, memory_bytes, min(peaks, default=None))
+        return ModelSharding(status, None, None, None, bound_s, memory_bytes, None, min(peaks, default=None))
     sharding, costs = best
-    assert sharding.step_s is not None, "only shardings that were found are kept"
+    assert sharding.step_s is not None and sharding.peak_bytes is not None, "only shardings that were found are kept"
     bound_s = min(*bounds, sharding.step_s)
     status = SolveStatus.OPTIMAL if bound_s == sharding.step_s else SolveStatus.FEASIBLE
-    return ModelSharding(status, costs.step.microbatches, costs, sharding, bound_s, memory_bytes, None)
+    peak_bytes = law.device_bytes(sharding.peak_bytes, overhead_bytes=costs.overhead_bytes)
+    return ModelSharding(status, costs.step.microbatches, costs, sharding, bound_s, memory_bytes, peak_bytes, None)
 
 
 def _costs(request: TrainingRequest, workload: TrainingWorkload, mesh: DeviceMesh, ties: Ties, microbatches: int) -> GraphCosts:
@@ -110,8 +133,12 @@ def _costs(request: TrainingRequest, workload: TrainingWorkload, mesh: DeviceMes
         gradient_dtype=workload.gradient_dtype,
         optimizer=workload.optimizer,
         microbatches=microbatches,
+        implementation=implementation_of(workload, request.search),
     )
-    return GraphCosts(graph, mesh, step, ties)
+    # A traced graph is one block: its operators are what travels and is counted by itself.
+    if len(request.model.layers) == 1:
+        return GraphCosts(graph, mesh, step, ties)
+    return LayerCosts(request, graph, mesh, step, ties)
 
 
 def _divisors(number: int) -> Iterator[int]:
@@ -243,7 +270,7 @@ def _add_edges(parts: _Parts, costs: GraphCosts) -> None:
 def _usages(costs: GraphCosts) -> Iterator[tuple[int, bool, Bytes, tuple[int, int]]]:
     """(class, whether its storage decides, bytes by strategy, interval) of all memory, over the times that matter."""
     held, keys, key_of = costs.held
-    counts = np.zeros((len(keys), 2 * len(costs.graph.nodes) + 1), dtype=np.int32)
+    counts = np.zeros((len(keys), held.times + 1), dtype=np.int32)
     np.add.at(counts, (key_of, held.start), 1)
     np.subtract.at(counts, (key_of, held.end), 1)
     used = [i for i, key in enumerate(keys) if costs.usage_bytes(key).any()]
@@ -329,6 +356,81 @@ def shard_graph(
         return limited
     # Less freedom is never faster: the bound without the limit holds under it.
     return replace(limited, bound_s=max(limited.bound_s, free.bound_s))
+
+
+_ROUNDS = 8
+"""Sums of which the time of a layer's passes is the largest, and means of them, that are tried one after another. The first is
+of passes that hide all they send; where memory is ample, most models are done with the second."""
+
+_NEAR = 1e-5
+"""Rounds end with a bound that is so near, as a share of the step."""
+
+
+def shard_layers(
+    costs: LayerCosts,
+    *,
+    memory_bytes: float,
+    stop: WorkStop,
+    seed: int = 0,
+    progress: OnProgress | None = None,
+    known: tuple[OperatorChoice, ...] | None = None,
+    faster_s: float = math.inf,
+) -> GraphSharding:
+    """The fastest strategies of a model whose layers are priced as plans price them; no worse than ``known`` ones. What takes
+    no less than ``faster_s`` is not looked at further.
+
+    Each round solves a sum that no choice is below, prices what it finds in full, and goes towards the sum that has its time
+    there. A choice whose time is that of its sum is optimal.
+    """
+    sums_at, near = Bisection(costs.usual()), None
+    bound_s, peak_bytes = 0.0, None
+    priced_before = [_priced(costs, choices, memory_bytes) for choices in (known, _fully_sharded(costs)) if choices is not None]
+    best = min((each for each in priced_before if each is not None), key=attrgetter("step_s"), default=None)
+    for _ in range(_ROUNDS):
+        sums = costs.linear(sums_at.at, near)
+        found = shard_graph(sums, memory_bytes=memory_bytes, stop=stop, seed=seed, progress=progress)
+        if found.status is SolveStatus.INFEASIBLE:
+            return found
+        peak_bytes = peak_bytes or found.fastest_peak_bytes
+        bound_s = max(bound_s, (found.bound_s or 0.0) + sums.constant_s - sums.rounding_s)
+        if found.choices is None:
+            break
+        priced = costs.step_time(found.choices)
+        is_same, near = near == found.choices, found.choices
+        if best is None or best.step_s is None or priced.step_s < best.step_s:
+            best = replace(found, step_s=priced.step_s)
+        is_near = min(priced.step_s, best.step_s or priced.step_s) * (1.0 - _NEAR) <= bound_s
+        if stop() or is_near or bound_s >= faster_s or (not sums_at.found(priced.pieces) and is_same):
+            break
+    if best is None or best.step_s is None:
+        return GraphSharding(SolveStatus.UNKNOWN, None, None, bound_s, None, without_limit(costs), peak_bytes)
+    # Sums are of whole nanoseconds: what is nearer is equal.
+    is_optimal = best.step_s <= bound_s + 2.0 * costs.rounding_s
+    status = SolveStatus.OPTIMAL if is_optimal else SolveStatus.FEASIBLE
+    bound_s = best.step_s if is_optimal else bound_s
+    return replace(best, status=status, bound_s=bound_s, fastest_peak_bytes=peak_bytes)
+
+
+def _fully_sharded(costs: LayerCosts) -> tuple[OperatorChoice, ...] | None:
+    """The batch split over all axes and weights stored so (FSDP): an answer is never worse."""
+    choices = []
+    for index in range(len(costs.folding.members)):
+        priced = costs.of_class(index)
+        names = [priced.placed.name(assignment) for assignment in priced.assignments]
+        wanted = tuple(BATCH if axis.size > 1 else WHOLE for axis in costs.mesh.axes)
+        if wanted not in names:
+            return None
+        mine = [i for i, storage in enumerate(priced.storages) if storage.assignment == names.index(wanted)]
+        choices.append(OperatorChoice(names.index(wanted), max(mine, key=lambda i: len(priced.storages[i].axes))))
+    return tuple(choices)
+
+
+def _priced(costs: LayerCosts, choices: tuple[OperatorChoice, ...], memory_bytes: float) -> GraphSharding | None:
+    """Given choices as an answer, where they fit."""
+    peak_bytes = costs.peak_bytes(choices)
+    if peak_bytes > memory_bytes:
+        return None
+    return GraphSharding(SolveStatus.FEASIBLE, choices, costs.step_time(choices).step_s, None, peak_bytes, without_limit(costs))
 
 
 def _solved(built: BuiltProblem, stop: WorkStop, seed: int, progress: OnProgress | None) -> GraphSharding:

@@ -261,9 +261,8 @@ class BlockCosts:
 
 def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
     """A block's cost where the host launches kernels more slowly than they run: the larger of both times, pass by pass."""
-    backward_s = max(cost[Criterion.TIME_S] - cost[Criterion.FORWARD_S], host.backward_s)
-    cost[Criterion.FORWARD_S] = max(cost[Criterion.FORWARD_S], host.forward_s)
-    cost[Criterion.TIME_S] = cost[Criterion.FORWARD_S] + backward_s
+    forward_s, backward_s = host.bounds(cost[Criterion.FORWARD_S], cost[Criterion.TIME_S] - cost[Criterion.FORWARD_S])
+    cost[Criterion.FORWARD_S], cost[Criterion.TIME_S] = forward_s, forward_s + backward_s
     return cost
 
 

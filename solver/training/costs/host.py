@@ -20,6 +20,8 @@ from meshwright.costmodels.model.split_dims import leaves_partial_sums, split_di
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.request import TrainingWorkload
 
+FloatArray = npt.NDArray[np.float64]
+
 MATMUL_KERNELS = (1, 2)
 """Kernels of a matrix product: one forward, one for each gradient."""
 ATTENTION_KERNELS = (1, 3)
@@ -37,6 +39,10 @@ class HostTime:
     def total_s(self) -> float:
         """Both passes together."""
         return self.forward_s + self.backward_s
+
+    def bounds(self, forward_s: FloatArray | float, backward_s: FloatArray | float) -> tuple[FloatArray, FloatArray]:
+        """Return the passes of a block whose kernels take so long: the device waits where the host launches more slowly."""
+        return np.maximum(forward_s, self.forward_s), np.maximum(backward_s, self.backward_s)
 
 
 def host_time(
@@ -100,8 +106,6 @@ def launches(operator: Operator, implementation: Implementation) -> tuple[int, i
 
 # The memory that hosts and their drives have for a device, the time of updates there, and the bytes that move under the passes
 # of a layer.
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

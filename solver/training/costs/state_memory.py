@@ -15,7 +15,7 @@ from meshwright.costmodels.model.adapter import ADAPTER_DTYPE, NF4_BYTES
 from meshwright.costmodels.model.implementation import GradientReduction
 from meshwright.costmodels.model.operators import parameters
 from meshwright.costmodels.network.collectives import Collective, collective_s
-from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s
+from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s, passes_exposed_s
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.mesh import HybridGroups
 from meshwright.solver.blocks.recompute import recomputable
@@ -107,7 +107,7 @@ def state_sync(zero_stage: int, shared: Sequence[SharedParameters], costs: Float
     if zero_stage == 2:
         return StateSync(exposed_reduce_s, exposed_gather_s + exposed_between_s, hidden_s, gradients)
     # Weights of the next layer are fetched ahead in each pass; gradients of the layer before leave under the backward pass.
-    each = exposed_gather_s + _exposed_s(gather_s + reduce_s, backward_s, shared)
+    each = np.add(*passes_exposed_s(gather_s, gather_s + reduce_s, forward_s, backward_s, _stream(shared)))
     # The layer in use and the one being fetched are whole at the same time, and one layer's gradients.
     return StateSync(each, exposed_between_s, hidden_s, 2 * weights + gradients)
 
@@ -190,8 +190,11 @@ def _between_replicas_s(shared: Sequence[SharedParameters], bytes_each: float) -
 
 def _exposed_s(communication_s: FloatArray, compute_s: FloatArray, shared: Sequence[SharedParameters]) -> FloatArray:
     """Return the seconds that communication in the shadow of computation adds to it: its excess, and what it slows."""
-    stream = Stream.INTER_NODE if any(share.everyone.spans_nodes for share in shared) else Stream.INTRA_NODE
-    return exposed_s(communication_s, compute_s, stream, MEASURED_INTERFERENCE)
+    return exposed_s(communication_s, compute_s, _stream(shared), MEASURED_INTERFERENCE)
+
+
+def _stream(shared: Sequence[SharedParameters]) -> Stream:
+    return Stream.INTER_NODE if any(share.everyone.spans_nodes for share in shared) else Stream.INTRA_NODE
 
 
 @dataclass(frozen=True, eq=False)
