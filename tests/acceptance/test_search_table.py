@@ -106,4 +106,6 @@ def _alone(entry: LedgerEntry) -> str:
 
 
 def written(value: Any) -> str:
-    return f"`{value.value}`" if isinstance(value, Enum) else f"{value:g}"
+    if isinstance(value, str):
+        return f"`{value.value if isinstance(value, Enum) else value}`"
+    return f"{value:g}"

@@ -65,6 +65,7 @@ requests = st.lists(st.tuples(st.floats(0.0, 0.1), st.integers(1, 60), st.intege
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     requests=requests,

@@ -57,6 +57,7 @@ def test_a_long_chain_is_answered_whatever_look_ends_its_windows(monkeypatch: py
     assert_answers(problem, (*FIRST_LOOKS, *range(30, MOST_LOOKS, 15)), optimum=optimum)
 
 
+@pytest.mark.slow
 def test_a_model_is_sharded_whatever_look_ends_the_search() -> None:
     workload = training()["workload"] | {"global_batch": 16, "seq_len": 512}
     request = resolved(training(model={"graph": tiny_graph()}, workload=workload))

@@ -109,6 +109,7 @@ def test_a_bundle_is_opened_into_all_its_members(seed: int) -> None:
             assert opened == listed
 
 
+@pytest.mark.slow_beyond(2)
 @pytest.mark.parametrize("seed", SEEDS[:8])
 def test_bundles_keep_what_beats_a_known_plan(seed: int) -> None:
     request = full_request(seed)

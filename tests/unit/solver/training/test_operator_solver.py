@@ -48,6 +48,7 @@ def test_a_plan_whose_operators_have_one_strategy_each_names_no_solver() -> None
     assert plan_training(launchable, stop=never_stop, progress=ignore_progress).certificate.operator_solvers == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("solver", "loaded"), [(OperatorSolver.AUTO, []), (OperatorSolver.CP_SAT, ["ortools"])])
 def test_a_library_is_loaded_where_it_solves_alone(solver: OperatorSolver, loaded: list[str]) -> None:
     code = (
