@@ -68,8 +68,8 @@ from meshwright.solver.serving.workers.simulation import (
 # The numbers of replicas of each layout on each node group, when a plan may have several kinds: an exact knapsack.
 #
 # On a node group kinds lie one after another, widest stages first, each from a multiple of its width, so that no stage leaves
-# its node. A table over the group's devices, layout by layout, has the highest rate of so many kinds on so many devices; fronts of
-# cost and rate of the groups are joined into that of the cluster.
+# its node. A table over the group's devices, layout by layout, has the highest rate of so many kinds on so many devices; fronts
+# of cost and rate of the groups are joined into that of the cluster.
 
 _KNAPSACK_ROUNDING = 1e-12
 """Relative difference of two rates, or costs, that is rounding alone."""
