@@ -76,7 +76,7 @@ REQUESTS: dict[str, tuple[Launcher, dict[str, Any]]] = {
     "pytorch": (Launcher.PYTORCH, _trained("pytorch")),
     "nemo": (Launcher.NEMO, _trained("nemo")),
     "nanotron": (Launcher.NANOTRON, _trained("nanotron")),
-    "maxtext": (Launcher.MAXTEXT, _trained("maxtext")),
+    "maxtext": (Launcher.MAXTEXT, _sharded("maxtext")),
     "accelerate": (Launcher.ACCELERATE, _sharded("accelerate")),
     "hf-trainer": (Launcher.HF_TRAINER, _sharded("hf-trainer")),
     "trl": (Launcher.TRL, _sharded("trl")),

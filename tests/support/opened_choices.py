@@ -17,7 +17,7 @@ def opened(name: str, *, group_names: Sequence[str]) -> Any:
     """A value of a choice that allows more than its default does, where its type has one.
 
     Lists of an enum allow all of its members, lists of shares 0, 1/2 and 1, lists of numbers 1 and 2. A choice of one value
-    takes the last member of its enum, or its default and 1.
+    takes the last member of its enum, or its default and 1; a name is that of what a machine has, so it stays.
     """
     default, kind = LEDGER[name].default, _bare(_HINTS[name])
     if get_origin(kind) is tuple:
@@ -25,6 +25,8 @@ def opened(name: str, *, group_names: Sequence[str]) -> Any:
     members = [option for option in (get_args(kind) or (kind,)) if option is not NoneType]
     if isinstance(members[0], type) and issubclass(members[0], Enum):
         return list(members[0])[-1]
+    if isinstance(default, str):
+        return default
     return 1 if default is None else default + 1
 
 
