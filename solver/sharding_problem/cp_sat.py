@@ -5,14 +5,11 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from meshwright.solver.control import Stop, heed
-from meshwright.solver.sharding_problem.criteria_graph import RESOLUTION, CriteriaGraph, shares_of
+from meshwright.solver.sharding_problem.criteria_graph import FIRST_RUN_S, RESOLUTION, CriteriaGraph, shares_of
 from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 _UNITS = 10**9
 """Of the largest entry of a criterion: sums of thousands of entries fit 64 bits, and rounding is far below RESOLUTION."""
-
-_FIRST_RUN_S = 2.0
-"""Seconds until the search's own rule is asked; each run after it may take twice."""
 
 
 class CpSatProgram:
@@ -49,7 +46,7 @@ class CpSatProgram:
         solver.parameters.linearization_level = 0
         solver.parameters.cp_model_probing_level = 0
         solver.parameters.symmetry_level = 0
-        solver.parameters.max_time_in_seconds = _FIRST_RUN_S
+        solver.parameters.max_time_in_seconds = FIRST_RUN_S
         while (status := solver.solve(self._model)) not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
             heed(stop)
             solver.parameters.max_time_in_seconds *= 2

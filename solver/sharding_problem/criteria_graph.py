@@ -14,6 +14,9 @@ from meshwright.solver.sharding_problem.working_graph import FloatArray
 Edge = tuple[int, int, FloatArray]
 """First and second node, and cost vectors of shape (strategies of the first, of the second, criteria)."""
 
+FIRST_RUN_S = 2.0
+"""Seconds of a solver that can't be asked to stop, before the search's own rule is asked; each run after it may take twice."""
+
 RESOLUTION = 1e-6
 """Share of the largest entry of a criterion below which programs take two costs as equal: a thousand times the feasibility that
 HiGHS is asked for."""

@@ -10,14 +10,11 @@ import pulp
 
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.control import SearchStopped, Stop, heed
-from meshwright.solver.sharding_problem.criteria_graph import RESOLUTION, CriteriaGraph, shares_of
+from meshwright.solver.sharding_problem.criteria_graph import FIRST_RUN_S, RESOLUTION, CriteriaGraph, shares_of
 from meshwright.solver.sharding_problem.working_graph import FloatArray
 
 _TOLERANCE = 1e-9
 """Of feasibility and of whole numbers, the least that HiGHS takes is 1e-10."""
-
-_FIRST_RUN_S = 2.0
-"""Seconds of a solver that can't be asked to stop, before the search's own rule is asked; each run after it may take twice."""
 
 
 def usable_solvers() -> list[str]:
@@ -25,13 +22,18 @@ def usable_solvers() -> list[str]:
     return sorted(set(pulp.listSolvers(onlyAvailable=True)) - {"PULP_CBC_CMD"})
 
 
+def require_solver(name: str) -> None:
+    """Raise InvalidInputError for a solver that PuLP does not find here."""
+    if name not in usable_solvers():
+        raise InvalidInputError("a solver that PuLP does not find here", given=name, allowed=", ".join(usable_solvers()))
+
+
 class IlpProgram:
     """One binary for each strategy, one variable for each pair of an edge, tied to both its strategies (the local polytope)."""
 
     def __init__(self, graph: CriteriaGraph, solver: str):
         """Raise InvalidInputError for a solver that PuLP does not find here."""
-        if solver not in usable_solvers():
-            raise InvalidInputError("a solver that PuLP does not find here", given=solver, allowed=", ".join(usable_solvers()))
+        require_solver(solver)
         self._solver = solver
         self._shares = shares = shares_of(graph)
         self._most = shares.most()
@@ -63,7 +65,7 @@ class IlpProgram:
 
     def least(self, stop: Stop) -> tuple[int, ...] | None:
         """The choice of the least sum of criteria that still counts, None if none does; raises SearchStopped."""
-        limit_s = math.inf if self._solver == "HiGHS" else _FIRST_RUN_S
+        limit_s = math.inf if self._solver == "HiGHS" else FIRST_RUN_S
         while True:
             self._program.solve(_configured(self._solver, stop, limit_s))
             if self._program.status == pulp.LpStatusInfeasible:

@@ -13,7 +13,7 @@ import numpy as np
 import pulp
 
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.solver.sharding_problem.ilp import usable_solvers
+from meshwright.solver.sharding_problem.ilp import require_solver
 from meshwright.solver.sharding_problem.problem import FORBIDDEN, ShardingProblem
 from meshwright.solver.sharding_problem.solve import ShardingAnswer
 
@@ -47,8 +47,7 @@ def second_opinion(problem: ShardingProblem, answer: ShardingAnswer, *, solver: 
     It disagrees where it proves a cost below the answer's bound, or that something fits, or nothing does, against the
     answer's word. Raises InvalidInputError for a solver that is not there and for more pairs than MOST_ENTRIES.
     """
-    if solver not in usable_solvers():
-        raise InvalidInputError("a solver that PuLP does not find here", given=solver, allowed=", ".join(usable_solvers()))
+    require_solver(solver)
     if len(problem.edge_costs) > MOST_ENTRIES:
         given = f"{len(problem.edge_costs):,} pairs of strategies"
         raise InvalidInputError("too large for a second opinion", given=given, allowed=f"up to {MOST_ENTRIES:,}")

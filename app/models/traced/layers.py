@@ -65,21 +65,21 @@ def in_layers(graph: ModelGraph) -> ModelGraph:
     runs = _runs(kinds, [len(piece.operators) for piece in pieces], 0, len(pieces))
     if not any(run.repeat > 1 for run in runs):
         return graph
-    names = _names(runs)
-    owners = {
-        f"{block.name}/{operator.name}": f"{name}/{operator.name}"
-        for name, run in zip(names, runs, strict=True)
+    named = list(zip(_names(runs), runs, strict=True))
+    block_of = {
+        operator.name: name
+        for name, run in named
         for piece in pieces[run.first : run.first + run.length]
         for operator in piece.operators
     }
-    tied = [weight.tied_to for _, _, weight in graph.tied_weights() if weight.tied_to is not None]
-    if any(owner.rpartition("/")[0] not in owners for owner in tied):
+    owners = {
+        weight.tied_to: graph.owner(weight.tied_to) for _, _, weight in graph.tied_weights() if weight.tied_to is not None
+    }
+    if any(owner.operator not in block_of for owner in owners.values()):
         return graph
-    blocks = tuple(
-        _block(name, pieces[run.first : run.first + run.length], owners) for name, run in zip(names, runs, strict=True)
-    )
-    chain = tuple(BlockRun(name, run.repeat) for name, run in zip(names, runs, strict=True))
-    return replace(graph, blocks=blocks, chain=chain)
+    tied = {name: "/".join(owner._replace(block=block_of[owner.operator])) for name, owner in owners.items()}
+    blocks = tuple(_block(name, pieces[run.first : run.first + run.length], tied) for name, run in named)
+    return replace(graph, blocks=blocks, chain=tuple(BlockRun(name, run.repeat) for name, run in named))
 
 
 def _pieces(block: Block) -> list[_Piece]:
@@ -161,8 +161,11 @@ def _names(runs: Sequence[_Run]) -> list[str]:
     return names
 
 
-def _block(name: str, pieces: Sequence[_Piece], owners: Mapping[str, str]) -> Block:
-    """The block of pieces that follow one another; the tensor that comes in gets the name that all blocks have for it."""
+def _block(name: str, pieces: Sequence[_Piece], tied: Mapping[str, str]) -> Block:
+    """The block of pieces that follow one another; the tensor that comes in gets the name that all blocks have for it.
+
+    ``tied`` has the new name of each weight that others are tied to.
+    """
     entering = {pieces[0].enters}
 
     def renamed(tensor: Tensor) -> Tensor:
@@ -174,7 +177,7 @@ def _block(name: str, pieces: Sequence[_Piece], owners: Mapping[str, str]) -> Bl
             inputs=tuple(renamed(tensor) for tensor in operator.inputs),
             saved=tuple(RESIDUAL if kept in entering else kept for kept in operator.saved),
             weights=tuple(
-                weight if weight.tied_to is None else replace(weight, tied_to=_moved(weight.tied_to, owners))
+                weight if weight.tied_to is None else replace(weight, tied_to=tied[weight.tied_to])
                 for weight in operator.weights
             ),
         )
@@ -182,8 +185,3 @@ def _block(name: str, pieces: Sequence[_Piece], owners: Mapping[str, str]) -> Bl
         for operator in piece.operators
     )
     return Block(name, operators, pieces[-1].leaves)
-
-
-def _moved(owner: str, owners: Mapping[str, str]) -> str:
-    operator, _, weight = owner.rpartition("/")
-    return f"{owners[operator]}/{weight}"
