@@ -90,3 +90,16 @@ def did_you_mean(given: str, known: Iterable[str], *, otherwise: str) -> str:
     """Return the remedy of an error about an unknown name: the nearest known one, or what to do where none is near."""
     near = nearest_name(given, known)
     return otherwise if near is None else f"did you mean {near!r}?"
+
+
+NAMES_SHOWN = 8
+"""Names of a long list that an error shows: two lines of a terminal."""
+
+
+def names_like(given: str, known: Iterable[str]) -> str:
+    """Return known names for an error: all where they are few, else those most like the given one, and how many more."""
+    names = {name.casefold(): name for name in known}
+    if len(names) <= NAMES_SHOWN:
+        return ", ".join(names.values())
+    shown = difflib.get_close_matches(given[:LONGEST_NAME].casefold(), names, n=NAMES_SHOWN, cutoff=0)
+    return f"{', '.join(names[each] for each in shown)} and {len(names) - len(shown)} more"

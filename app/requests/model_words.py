@@ -8,7 +8,7 @@ from pathlib import Path
 
 from meshwright.app.models.catalog.copies import copy_of
 from meshwright.app.models.catalog.huggingface_ids import CATALOGUE_NAMES, catalogue_name_of, id_as_written
-from meshwright.costmodels.errors import InvalidInputError, ModelError, did_you_mean, nearest_name
+from meshwright.costmodels.errors import InvalidInputError, ModelError, did_you_mean, names_like, nearest_name
 
 _GRAPH_SCHEMA = re.compile(rb'"?schema"?\s*:\s*"?meshwright\.')
 _HEAD_BYTES = 4096
@@ -29,7 +29,9 @@ def model_of_words(text: str) -> dict[str, str]:
         "there is no such model, folder or file",
         given=text,
         allowed="a name of the catalogue, an id of the Hugging Face Hub (ORG/NAME), a checkpoint's folder, a config.json",
-        remedy=did_you_mean(text, _known_names(), otherwise=f"choose one of {', '.join(model_names())}"),
+        remedy=did_you_mean(
+            text, _known_names(), otherwise=f"say a file that is there, or {names_like(Path(text).name, model_names())}"
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from meshwright.app.models.catalog.huggingface_ids import LISTED
 from meshwright.app.models.huggingface import read_huggingface_config
-from meshwright.costmodels.errors import ModelError, did_you_mean
+from meshwright.costmodels.errors import ModelError, did_you_mean, names_like
 from meshwright.solver.problem.graph import Hyperparameters, ModelGraph
 
 # What a catalogue file says to people (source, assumptions) and not to the importer.
@@ -29,7 +29,7 @@ def model(name: str) -> ModelGraph:
     """The model graph of that name; raises ModelError with the names there are."""
     if name not in model_names():
         remedy = did_you_mean(name, model_names(), otherwise="choose one, or give a 'config' or 'huggingface'")
-        raise ModelError("the catalogue has no such model", given=name, allowed=", ".join(model_names()), remedy=remedy)
+        raise ModelError("the catalogue has no such model", given=name, allowed=names_like(name, model_names()), remedy=remedy)
     graph = read_huggingface_config(_document(name), name=name)
     if name not in LISTED.documents:
         return graph
