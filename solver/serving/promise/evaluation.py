@@ -275,6 +275,11 @@ class Evaluator:
         """Return True if no bound says that the load outruns the engine; clients of a closed loop never do."""
         return self.traffic.is_closed or share.each < self.rate_bound(candidate)
 
+    def only_overloads(self, candidate: Candidate, share: Share) -> bool:
+        """Return True if a load is known to be too high without simulating it: there is no target that it may miss instead."""
+        open_loop = not self.traffic.is_closed and self.targets == NO_TARGETS
+        return open_loop and share.each > MAX_UTILISATION * self.capacity(candidate)
+
     def measure(self, candidate: Candidate, share: Share, *, within: float = 1.0) -> Measured:
         """Simulate a candidate with its share of a load; ends early when a target is sure to be missed.
 
@@ -312,8 +317,11 @@ class Evaluator:
 
     def _simulate(self, candidate: Candidate, share: Share, within: float) -> Measured:
         """Simulate with so large a share of the targets allowed; infinite: to the end whatever is missed."""
-        result = self._run(candidate, share, NO_TARGETS if within == math.inf else self.targets, SCREENING_REQUESTS)
-        if not result.missed and (self.traffic.one_run is None or within != 1.0):
+        targets = NO_TARGETS if within == math.inf else self.targets
+        # What has no target misses none, in a short simulation or a long one.
+        is_screened = targets != NO_TARGETS or self.traffic.one_run is not None
+        result = self._run(candidate, share, targets, SCREENING_REQUESTS) if is_screened else None
+        if result is None or (not result.missed and (self.traffic.one_run is None or within != 1.0)):
             allowed = NO_TARGETS if within == math.inf else self.promised.tightened(within)
             result = self._run(candidate, share, allowed, REQUESTS)
         ttft, tpot = result.ttft(P95), result.tpot(P95)

@@ -193,13 +193,18 @@ def least_replicas(question: Question, engine: Engine) -> int:
 
 
 def measurements(
-    evaluator: Evaluator, candidates: list[Candidate], share: Share, measure: Measure | None = None
+    evaluator: Evaluator,
+    candidates: list[Candidate],
+    share: Share,
+    measure: Measure | None = None,
+    *,
+    leaves_out_overloaded: bool = False,
 ) -> Iterator[Measured]:
     """Simulations of all candidates under a load, but those that can't differ from one already seen.
 
     ``measure`` takes the place of the evaluator's own. Token limits come by their throughput bound, and for each of them
     sequence limits largest first. A limit that a run never reached changes nothing, nor does any smaller one that it never
-    reached either.
+    reached either. ``leaves_out_overloaded``: without those that nothing but the load refuses, as far as that is known before.
     """
     by_step_tokens: dict[int, list[Candidate]] = {}
     for candidate in candidates:
@@ -208,7 +213,7 @@ def measurements(
     for group in sorted(by_step_tokens.values(), key=lambda group: -evaluator.rate_bound(group[0])):
         unreached = math.inf
         for candidate in group:
-            if candidate.sequences >= unreached:
+            if candidate.sequences >= unreached or (leaves_out_overloaded and evaluator.only_overloads(candidate, share)):
                 continue
             measured = (measure or evaluator.measure)(candidate, share)
             yield measured

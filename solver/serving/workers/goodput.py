@@ -20,6 +20,7 @@ import numpy as np
 
 from meshwright.costmodels.queueing.analytic.percentiles import most_running, rates_at, steady_batches
 from meshwright.costmodels.queueing.load import Load
+from meshwright.costmodels.queueing.simulation.replica import NO_TARGETS
 from meshwright.solver.answer.plan import InteractivityPoint
 from meshwright.solver.control import Stop
 from meshwright.solver.problem.choices import ServingMode
@@ -156,7 +157,8 @@ def _raise_goodput(question: Question, engine: Engine, result: ServingSearchResu
 
 def keeping_at(question: Question, candidates: list[Candidate], replicas: int, step: int) -> Found | None:
     """The first candidate that keeps the promise at a step."""
-    for measured in measurements(question.evaluator, candidates, Share(RATE_GRID**step, replicas)):
+    share = Share(RATE_GRID**step, replicas)
+    for measured in measurements(question.evaluator, candidates, share, leaves_out_overloaded=True):
         if measured.keeps:
             return Found(measured)
     return None
@@ -174,7 +176,12 @@ def sustaining_at(question: Question, candidates: list[Candidate], replicas: int
 
 
 def is_sustained(question: Question, kept: Measured) -> bool:
-    """Return True if the promise is kept at the lower rates of the grid too, down to half of this one."""
+    """Return True if the promise is kept at the lower rates of the grid too, down to half of this one.
+
+    Without targets a load is kept as long as the engine is no busier than it may be, so at every lower rate too.
+    """
+    if question.evaluator.targets == NO_TARGETS:
+        return True
     replicas, step = kept.share.replicas, step_below(kept.share.load)
     lower = (Share(RATE_GRID ** (step - down), replicas) for down in range(1, SUSTAINED_STEPS + 1))
     return all(question.evaluator.measure(kept.candidate, share).keeps for share in lower)
