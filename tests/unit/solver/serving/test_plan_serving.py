@@ -20,6 +20,8 @@ from meshwright.solver.serving import plan_serving, predict_serving
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise import evaluation
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
+from meshwright.solver.serving.workers.given import given_candidate
+from meshwright.solver.serving.workers.goodput import RATE_GRID, SUSTAINED_STEPS
 from meshwright.solver.verify.check import check
 from tests.support.serving_layouts import replicas_of
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
@@ -128,6 +130,17 @@ def test_batch_limits_of_ones_own_sustain_a_rate_too() -> None:
     again = predict_serving(request, own)
     assert check(again, request) == ()
     assert certified(answer) < certified(again) < 1.0
+
+
+def test_without_targets_a_rate_costs_few_simulations_and_is_sustained() -> None:
+    request = serving_request(rate=1.0, ttft_ms=None, tpot_ms=None, objective=Objective.THROUGHPUT)
+    answer = plan(request)
+    evaluator, candidate, _ = given_candidate(request, replicas_of(answer).workers)
+    rate, replicas = 1.0 / certified(answer), replicas_of(answer).workers.count
+    shares = [Share(rate / each, replicas) for each in (1.0, 1.2, 1.5, 2.0)]
+    assert all(evaluator.measure(candidate, share).keeps for share in shares)
+    assert not evaluator.measure(candidate, Share(rate * RATE_GRID, replicas)).keeps
+    assert predict_serving(request, answer).search.evaluated < SUSTAINED_STEPS / 2
 
 
 def test_prediction_refuses_what_breaks_the_promise() -> None:
