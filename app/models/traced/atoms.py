@@ -149,7 +149,8 @@ class Origin(Enum):
     """Where a tensor comes from."""
 
     CONSTANT = auto()
-    """Nothing trained is in it: masks, positions, tables of rotary embeddings, labels. It costs nothing."""
+    """No gradient flows through it: masks, positions, tables of rotary embeddings, labels, choices of experts.
+    It costs nothing."""
     PARAMETER = auto()
     ACTIVATION = auto()
 
@@ -174,11 +175,13 @@ class Stored:
 @dataclass(frozen=True, eq=False)
 class Value:
     """A tensor as an operator sees it: a stored one behind views, which may repeat it along new atoms. ``causal`` marks
-    constants that a comparison or a triangle made, of which masks are made."""
+    constants that a comparison or a triangle made, of which masks are made. ``picks`` is the axis whose places a router chose
+    from: of its whole numbers, of all that follows from them, and of parameters that they pick."""
 
     stored: Stored
     axes: Axes
     causal: bool = False
+    picks: Axis = ()
 
     @property
     def origin(self) -> Origin:
@@ -220,6 +223,8 @@ class Step:
     reduced          atoms over which rows are reduced while the output has them still (norms, softmax)
     mixed            atoms along which an output element depends on others, beside ``reduced``
     contracted       MATMUL: axes of the input that a parameter sums away
+    routed           MATMUL: the axis of a parameter of which a router picks one place for each row
+    apart            a kernel of its own, which what comes before may join, but which joins nothing
     part             PART: the axis that is cut, and where the part begins
     """
 
@@ -233,6 +238,8 @@ class Step:
     reduced: tuple[Axis, ...] = ()
     mixed: tuple[Axis, ...] = ()
     contracted: tuple[Axis, ...] = ()
+    routed: tuple[Axis, ...] = ()
+    apart: bool = False
     part: tuple[Axis, int] | None = None
     mask: AttentionMask | None = None
 

@@ -79,8 +79,11 @@ def grouped(steps: Sequence[Step]) -> list[Step]:
     kinds: dict[int, StepKind] = {}
     for index in range(len(live) - 1, -1, -1):
         step = live[index]
-        groups = {group_of[reader] for stored in step.outputs for reader in readers[stored]}
-        joins = next(iter(groups)) if len(groups) == 1 and step.is_vector else None
+        reading = [reader for stored in step.outputs for reader in readers[stored]]
+        groups = {group_of[reader] for reader in reading}
+        # A tensor that is read whole and in parts, as a normed query that then turns, lies in memory.
+        in_memory = step.apart or len({live[reader].kind is StepKind.PART for reader in reading}) > 1
+        joins = next(iter(groups)) if len(groups) == 1 and step.is_vector and not in_memory else None
         if joins is None or kinds[joins] not in _FUSED or _is_worth_keeping(step, members[joins]):
             joins = index
             kinds[index] = step.kind
@@ -219,8 +222,10 @@ class Lowering:
         self._taken: Counter[str] = Counter()
 
     def operators(self, steps: Sequence[Step]) -> tuple[Operator, ...]:
-        """One operator a step; projections of one input whose columns go together are one."""
-        return _fused_projections([self._operator(step) for step in steps if step.reads], self.names.followers())
+        """One operator a step; projections of one input whose columns go together are one, and so is what turns the queries
+        and the keys of an attention."""
+        fused = _fused_projections([self._operator(step) for step in steps if step.reads], self.names.followers())
+        return _fused_rotations(fused, self.names.traced_sizes)
 
     def _operator(self, step: Step) -> Operator:
         name = self._unique(step.name)
@@ -282,12 +287,13 @@ class Lowering:
             return tuple(self._weight(read, name, self._stored_dims(read)) for read in step.weights)
         written = {dim for tensor in outputs for dim in tensor.dims}
         contracted = tuple(dim for dim in inputs[0].dims if dim not in written)
+        routed = sorted(self.names.names(atoms_of(step.routed)))
         matrix, *biases = step.weights
         found: list[Weight] = []
         for index, tensor in enumerate(outputs):
             features = tuple(dim for dim in tensor.dims if dim not in inputs[0].dims)
             suffix = f"[{index}]" if len(outputs) > 1 else ""
-            found.append(self._weight(matrix, name, (*contracted, *features), suffix))
+            found.append(self._weight(matrix, name, (*routed, *contracted, *features), suffix))
             found += [self._weight(bias, name, features, suffix) for bias in biases]
         given = sum(read.stored.elements for read in step.weights)
         made = sum(weight.elements(self.names.traced_sizes) for weight in found)
@@ -343,6 +349,36 @@ def _fused_projections(operators: Sequence[Operator], followers: Mapping[str, st
         elif operator is group[0]:
             fused.append(_together(group))
     return tuple(fused)
+
+
+def _fused_rotations(operators: Sequence[Operator], sizes: Mapping[str, int]) -> tuple[Operator, ...]:
+    """Queries and keys that only their attention reads are turned by one kernel, as fused rotary embeddings are written."""
+    writer = {tensor.name: operator for operator in operators for tensor in operator.outputs}
+    readers = Counter(tensor.name for operator in operators for tensor in operator.inputs)
+    first: dict[str, Operator] = {}
+    both: dict[str, Operator] = {}
+    for attention in operators:
+        turned = [writer.get(tensor.name) for tensor in attention.inputs[:2] if readers[tensor.name] == 1]
+        if attention.kind is not OperatorKind.ATTENTION or len(turned) < 2:
+            continue
+        query, key = turned
+        if query is not None and key is not None and query is not key and _turns(query) and _turns(key):
+            more = key.inputs[0].elements(sizes) / query.inputs[0].elements(sizes)
+            first[query.name] = query
+            both[key.name] = replace(
+                query,
+                name=f"{query.name}+{key.name.rpartition('/')[2]}"[:MAX_NAME],
+                inputs=(*query.inputs, *key.inputs),
+                outputs=(*query.outputs, *key.outputs),
+                flops_per_element=query.flops_per_element + key.flops_per_element * more,
+            )
+    return tuple(both.get(operator.name, operator) for operator in operators if operator.name not in first)
+
+
+def _turns(operator: Operator) -> bool:
+    """Return True if an operator maps each head of one tensor to a head, and its backward pass needs neither."""
+    is_alone = len(operator.inputs) == len(operator.outputs) == 1 and not operator.weights and not operator.saved
+    return operator.kind is OperatorKind.ELEMENTWISE and is_alone and operator.inputs[0].dims == operator.outputs[0].dims
 
 
 def _together(group: Sequence[Operator]) -> Operator:

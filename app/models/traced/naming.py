@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from meshwright.app.models.traced.atoms import Atom, Axis, Read, Step, StepKind, Stored, Value, atoms_of, resolve
 from meshwright.app.models.traced.reading import Trace
 from meshwright.costmodels.errors import ModelError
-from meshwright.costmodels.model.dims import BATCH, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, POSITIONS, SEQ, VOCAB
+from meshwright.costmodels.model.dims import (
+    BATCH,
+    EXPERT_FFN,
+    EXPERTS,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    POSITIONS,
+    SEQ,
+    TOP_K,
+    VOCAB,
+)
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,7 @@ class DimNames:
         self._runs = [(run, own) for run, own in known.heads if len(run) > 1]
         self._entries = {atom for step in steps for atom in _entries(step)}
         self._hidden = {atom for step in steps if step.kind is StepKind.EMBEDDING for atom in _columns(step)}
+        self._experts = {atom: name for step in steps if step.routed for atom, name in self._of_routed(step).items()}
         neighbours = _neighbours(steps)
         for atom in sorted(neighbours, key=lambda atom: atom.number):
             taken = {self._names[other] for other in neighbours[atom] if other in self._names}
@@ -134,6 +147,14 @@ class DimNames:
         known = {BATCH: self.roles.batch, SEQ: self.roles.seq}
         return {**self.sizes, **{dim: 1 if atom is None else atom.size for dim, atom in known.items()}}
 
+    def _of_routed(self, step: Step) -> dict[Atom, str]:
+        """Names of atoms of a product by experts: beside the tokens its rows have the copies of each."""
+        read, summed = atoms_of(step.reads[0].stored.axes), atoms_of(step.contracted)
+        columns = {atom for stored in step.outputs for atom in atoms_of(stored.axes)} - read
+        copies = read - summed - self.roles.tokens - {self.roles.batch}
+        named = ((EXPERT_FFN, summed | columns), (TOP_K, copies), (EXPERTS, atoms_of(step.routed)))
+        return {atom: name for name, atoms in named for atom in atoms}
+
     def _rank(self, atom: Atom) -> int:
         if atom is self.roles.batch:
             return 0
@@ -154,6 +175,8 @@ class DimNames:
             return KV_HEADS
         if atom in self._hidden:
             return HIDDEN
+        if atom in self._experts:
+            return self._experts[atom]
         return VOCAB if atom in self._entries else f"d{atom.size}"
 
     def _free(self, wanted: str, size: int, taken: set[str]) -> str:

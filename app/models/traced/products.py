@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, StepKind, Stored, Value, axis_size, resolve
 from meshwright.app.models.traced.reading import Handler, TracedCall
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.operators import AttentionMask
 
+_TEMPLATE = "use a template of the model"
 _SOFTMAX_FLOPS = 5.0
 """Maximum, subtraction, exponential, sum, division (survey section 5.1)."""
 
@@ -27,11 +29,14 @@ def _mm(call: TracedCall) -> None:
 
 
 def _transposed(value: Value) -> Value:
-    return Value(value.stored, (*value.axes[:-2], value.axes[-1], value.axes[-2]))
+    return replace(value, axes=(*value.axes[:-2], value.axes[-1], value.axes[-2]))
 
 
 def _multiply(call: TracedCall, left: Value, right: Value, added: Value | None) -> None:
     """left (..., n, k) x right (..., k, m); a vector on either side has no n or no m."""
+    if left.picks and left.origin is Origin.PARAMETER and right.origin is Origin.ACTIVATION:
+        _of_picked(call, left, right)
+        return
     if Origin.CONSTANT in (left.origin, right.origin):
         raise ModelError(f"{call.name} multiplies by a constant", remedy="make it a parameter, or leave it out of the trace")
     if right.origin is Origin.PARAMETER and left.origin is Origin.ACTIVATION and len(right.axes) <= 2:
@@ -50,6 +55,30 @@ def _multiply(call: TracedCall, left: Value, right: Value, added: Value | None) 
             remedy="write it as a linear layer",
         )
     _product(call, left, right)
+
+
+def _of_picked(call: TracedCall, picked: Value, rows: Value) -> None:
+    """Matrices (r, n, k) that a router picked for each row, by what the rows (r, k, 1) hold."""
+    if len(picked.axes) != 3 or len(rows.axes) != 3 or rows.axes[2]:
+        raise ModelError(f"{call.name} multiplies picked matrices by more than a row each", remedy=_TEMPLATE)
+    _equal(call, picked.axes[0], rows.axes[0])
+    _equal(call, picked.axes[2], rows.axes[1])
+    _by_expert(call, rows, picked, (rows.axes[0], picked.axes[1], ()), rows.axes[1])
+
+
+def _grouped(call: TracedCall) -> None:
+    """Rows (r, k), sorted by experts, by the matrix of each row's own expert: (experts, k, n)."""
+    rows, experts, ends = call.value(0, "self"), call.value(1, "mat2"), call.value(2, "offs")
+    if experts.origin is not Origin.PARAMETER or len(experts.axes) != 3 or not ends.picks:
+        raise ModelError(f"{call.name} multiplies by matrices that no router picks", remedy=_TEMPLATE)
+    _equal(call, ends.picks, experts.axes[0])
+    _equal(call, rows.axes[1], experts.axes[1])
+    _by_expert(call, rows, replace(experts, picks=ends.picks), (rows.axes[0], experts.axes[2]), rows.axes[1])
+
+
+def _by_expert(call: TracedCall, rows: Value, experts: Value, axes: Axes, summed: Axis) -> None:
+    """A product of each row with the matrix of its expert."""
+    call.emit(StepKind.MATMUL, [rows, experts], [axes], kept=[rows.stored], contracted=(summed,), routed=(experts.picks,))
 
 
 def _product(call: TracedCall, left: Value, right: Value) -> None:
@@ -137,19 +166,39 @@ def _embedding(call: TracedCall) -> None:
 
 
 def _indexed(call: TracedCall) -> None:
-    """Entries of a parameter by a constant index are a lookup; of an activation, a part whose places are mixed."""
+    """Entries of a parameter by a constant index are a lookup; of an activation, a part whose places are mixed. By a router's
+    choices, tokens go to their experts and back, and parameters are those of the experts."""
     source = call.value(0, "self")
     index = next(value for value in call.inputs[1:])
     entries = call.argument(1, "indices")
+    if index.picks and len(entries) == 1:
+        _routed(call, source, index)
+        return
     if source.origin is Origin.PARAMETER and len(entries) == 1 and len(source.axes) == 2:
         step = call.emit(StepKind.EMBEDDING, [source], [(*index.axes, source.axes[-1])])
         step.reads = [Read(Stored(f"{index.stored.name}:{step.outputs[0].name}", index.axes, Origin.ACTIVATION))]
         return
     if index.origin is not Origin.CONSTANT:
-        raise ModelError(f"{call.name} picks places that depend on parameters", remedy="use a template of the model")
+        raise ModelError(f"{call.name} picks places that depend on parameters", remedy=_TEMPLATE)
     kept = len(source.axes) - len(entries)
     made = call.fresh()
     call.emit(StepKind.VECTOR, [source], [(*made[: len(made) - kept], *source.axes[len(entries) :])])
+
+
+def _routed(call: TracedCall, source: Value, index: Value) -> None:
+    """Rows of tokens at the choices of a router: a copy of a token for each of its experts, or the copies in another order."""
+    axes = (*index.axes, *source.axes[1:])
+    if source.origin is Origin.PARAMETER:
+        _equal(call, index.picks, source.axes[0])
+        call.view(replace(source, picks=index.picks), axes)
+        return
+    tokens, chosen = resolve(source.axes[0]), tuple(atom for axis in index.axes for atom in resolve(axis))
+    if chosen[: len(tokens)] != tokens:
+        raise ModelError(f"{call.name} picks rows that are not the router's tokens", remedy=_TEMPLATE)
+    if chosen == tokens:
+        call.view(source, axes)
+    else:
+        call.emit(StepKind.VECTOR, [source], [axes], apart=True)
 
 
 def _loss(call: TracedCall) -> None:
@@ -232,6 +281,7 @@ PRODUCTS: Mapping[str, Handler] = {
     "aten.addmm": _addmm,
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul"), _mm),
     "aten.scaled_dot_product_attention": _attention,
+    **dict.fromkeys(("aten._grouped_mm", "transformers.grouped_mm_fallback"), _grouped),
     "aten.embedding": _embedding,
     "aten.index": _indexed,
     "aten.cross_entropy_loss": _loss,
@@ -301,7 +351,7 @@ def _checked(call: TracedCall) -> None:
 
 def _cast_input(call: TracedCall) -> None:
     value = call.value(0, "self")
-    call.trace.bind(call.outputs[0].name, Value(value.stored, value.axes, value.causal))
+    call.trace.bind(call.outputs[0].name, value)
 
 
 VIEWS: Mapping[str, Handler] = {
@@ -321,7 +371,17 @@ VIEWS: Mapping[str, Handler] = {
     ),
     **dict.fromkeys(("aten.to", "aten._to_copy", "aten.float", "aten.bfloat16", "aten.half"), _cast_input),
     **dict.fromkeys(
-        ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.view_copy", "aten.flatten", "aten.unflatten", "aten.squeeze"),
+        (
+            "aten.view",
+            "aten.view_as",
+            "aten.reshape",
+            "aten.reshape_as",
+            "aten._unsafe_view",
+            "aten.view_copy",
+            "aten.flatten",
+            "aten.unflatten",
+            "aten.squeeze",
+        ),
         _reshaped,
     ),
     "aten.permute": _permuted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.app.models.traced.atoms import Atom, Atoms, Axes, Origin, Read, Step, StepKind, Stored, Value, axis_size
@@ -152,7 +152,7 @@ class TracedCall:
 
     def view(self, value: Value, axes: Axes, output: int = 0) -> None:
         """An output is a view of a value with these axes."""
-        self.trace.bind(self.outputs[output].name, Value(value.stored, axes, value.causal))
+        self.trace.bind(self.outputs[output].name, replace(value, axes=axes))
 
     def fresh(self, output: int = 0) -> Axes:
         """New axes for an output."""
@@ -187,6 +187,8 @@ class Trace:
         self.steps: list[Step] = []
         self.copies: set[Atom] = set()
         """Atoms of keys that scores have beside the queries' tokens."""
+        self.choices: set[Atom] = set()
+        """Atoms of a token's copies, one for each expert that a router picks."""
         self.attended: list[tuple[Value, Value, Value]] = []
         self._values: dict[str, Value] = {}
         self.inputs = [self._given(tensor_info(entry), None) for entry in graph.inputs]
@@ -283,7 +285,8 @@ def _handle(call: TracedCall, handler: Handler) -> None:
 
 
 def _constant(call: TracedCall, view: Handler | None) -> None:
-    """A value with nothing trained in it. Views of it keep its axes, which say where tokens and labels belong."""
+    """A value that no gradient flows through. Views of it keep its axes, which say where tokens and labels belong, and so do
+    sorted choices of a router, of which each is some token's still."""
     known = None
     is_empty = any(info.is_empty for info in call.outputs)
     if view is not None and not is_empty:
@@ -292,9 +295,13 @@ def _constant(call: TracedCall, view: Handler | None) -> None:
     causal = any(value.causal for value in call.inputs)
     sides = [value for value in call.inputs if sum(axis_size(axis) > 1 for axis in value.axes) > 0]
     causal |= call.base in _ORDERED and (len(sides) > 1 or call.base in ("aten.tril", "aten.triu"))
-    for info in call.outputs:
-        axes = call.trace.value(info.name).axes if known else tuple(call.trace.atoms.fresh(size) for size in info.sizes)
-        call.trace.bind(info.name, Value(Stored(info.name, axes, Origin.CONSTANT), axes, causal))
+    choice = next((value for value in call.inputs if value.picks), None)
+    picks = choice.picks if choice is not None else ()
+    for output, info in enumerate(call.outputs):
+        axes = call.trace.value(info.name).axes if known else call.fresh(output)
+        if known is None and choice is not None and tuple(map(axis_size, choice.axes)) == info.sizes:
+            axes = choice.axes
+        call.trace.bind(info.name, Value(Stored(info.name, axes, Origin.CONSTANT), axes, causal, picks))
 
 
 def _pass_on(call: TracedCall) -> None:

@@ -81,7 +81,7 @@ def _operator(node: Any) -> dict[str, Any]:
 
 def _callable_name(target: Any) -> str:
     text = str(target)
-    return text if text.startswith("aten.") else getattr(target, "__name__", text)
+    return text if hasattr(target, "overloadpacket") else getattr(target, "__name__", text)
 
 
 def _is_tensor(value: Any) -> bool:

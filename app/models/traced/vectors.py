@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
-from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, StepKind, Stored, Value, axis_size
+from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, StepKind, Stored, Value, atoms_of, axis_size
 from meshwright.app.models.traced.reading import Handler, TracedCall
 from meshwright.costmodels.errors import ModelError
 
@@ -148,7 +148,11 @@ def _reduction(call: TracedCall) -> None:
     axes = tuple(() if at in over else axis for at, axis in enumerate(value.axes) if keeps or at not in over)
     again = Again.NOTHING if call.base in ("aten.mean", "aten.sum") else Again.INPUTS
     outputs = [axes] * len(call.outputs)
-    _vector(call, [value], *outputs, flops=_elements(value.axes), again=again, reduced=[value.axes[at] for at in over])
+    reduced = [value.axes[at] for at in over]
+    _vector(call, [value], *outputs, flops=_elements(value.axes), again=again, reduced=reduced)
+    if call.trace.choices & atoms_of(reduced) and len(value.axes) > 2:
+        # What comes back from experts is summed where the ranks exchange it.
+        call.trace.steps[-1].apart = True
 
 
 def _pooling(call: TracedCall) -> None:
@@ -251,6 +255,28 @@ def _moved(call: TracedCall) -> None:
     _vector(call, [value], axes)
 
 
+def _picked(call: TracedCall) -> None:
+    """The largest along an axis, and where they are: which experts a router picks for each token. A sort is not fused."""
+    value = call.value(0, "self")
+    at = call.axis(2, "dim", -1, rank=len(value.axes))
+    if call.outputs[0].sizes[at] == 1:
+        raise ModelError(f"{call.name} picks one place alone", allowed="2 or more", remedy="use a template of the model")
+    copies = call.trace.atoms.fresh(call.outputs[0].sizes[at])
+    call.trace.choices.update(copies)
+    axes = (*value.axes[:at], copies, *value.axes[at + 1 :])
+    call.emit(StepKind.VECTOR, [value], [axes], flops=_elements(value.axes), apart=True)
+    chosen = Stored(call.outputs[1].name, axes, Origin.CONSTANT)
+    call.trace.bind(chosen.name, Value(chosen, axes, picks=value.axes[at]))
+
+
+def _repeated(call: TracedCall) -> None:
+    """Each element of an axis several times, one behind the other."""
+    value = call.value(0, "self")
+    at = call.axis(2, "dim", rank=len(value.axes))
+    copies = call.trace.atoms.fresh(call.whole(1, "repeats"))
+    call.emit(StepKind.VECTOR, [value], [(*value.axes[:at], (*value.axes[at], *copies), *value.axes[at + 1 :])], apart=True)
+
+
 def _running(call: TracedCall) -> None:
     value = call.value(0, "self")
     at = call.axis(1, "dim", rank=len(value.axes))
@@ -298,4 +324,6 @@ VECTORS: Mapping[str, Handler] = {
     **dict.fromkeys(("aten.cat", "aten.stack"), _joined),
     **dict.fromkeys(("aten.pad", "aten.constant_pad_nd", "aten.roll", "aten.flip", "aten.repeat"), _moved),
     "aten.cumsum": _running,
+    "aten.topk": _picked,
+    "aten.repeat_interleave": _repeated,
 }

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gzip
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import resolve_request
 from meshwright.costmodels.cluster.cluster import TIMED_ALONE
 from meshwright.costmodels.errors import InvalidInputError, ModelError, WorkloadError
-from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, HIDDEN, SEQ, TOP_K
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, forward_flops
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import ModelGraph
@@ -59,7 +60,7 @@ def sharded(graph: ModelGraph, *, seq_len: int = SEQ_LEN) -> tuple[GraphCosts, G
     return costs, shard_graph(costs, memory_bytes=None, stop=WorkLimit(1e9))
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-eager", "gpt2", "t5", "vit", "llama-3.1-8b", "gpt2-xl", "t5-11b"])
+@pytest.mark.parametrize("name", ["llama", "llama-eager", "gpt2", "t5", "mixtral", "vit", "llama-3.1-8b", "gpt2-xl", "t5-11b"])
 def test_parameters_are_those_of_the_template(name: str) -> None:
     assert traced(name).parameters() == template(name).parameters()
 
@@ -75,7 +76,6 @@ def test_a_trace_is_sharded_as_its_template(name: str) -> None:
     (costs, found), (own_costs, own) = (sharded(graph) for graph in (traced(name), template(name)))
     assert found.status is own.status is SolveStatus.OPTIMAL
     assert found.step_s is not None and own.step_s is not None and found.choices is not None and own.choices is not None
-    # Queries and keys are rotated by two kernels, which the template has in one.
     assert found.step_s == pytest.approx(own.step_s, rel=0.02)
     assert found.peak_bytes == pytest.approx(own.peak_bytes, rel=0.01)
     assert sent(costs, found) == pytest.approx(sent(own_costs, own), rel=1e-3)
@@ -162,6 +162,54 @@ def test_names_of_tensors_and_modules_change_nothing() -> None:
     text = json.dumps(changed).replace("model.layers", "net.blocks").replace('"linear', '"product').replace("mul_", "times_")
     (_, found), (_, renamed) = (sharded(read_traced_graph(d).graph) for d in (changed, json.loads(text)))
     assert found.step_s == renamed.step_s
+
+
+@pytest.mark.parametrize("name", ["mixtral", "mixtral-batched"])
+def test_experts_that_a_router_picks_are_products_by_expert(name: str) -> None:
+    """Rows sorted by experts, or each row with a copy of its expert's matrices: the same products as in the template."""
+    mine, theirs = traced(name), template("mixtral")
+    for graph in (mine, theirs):
+        products = [o for block in graph.blocks for o in block.operators if o.kind is OperatorKind.MATMUL and o.routed_dims]
+        assert {o.routed_dims for o in products} == {(EXPERTS,)}
+        up, down = products[:2]
+        assert [tensor.dims for tensor in up.outputs] == [(BATCH, SEQ, TOP_K, EXPERT_FFN)] * 2
+        assert down.outputs[0].dims == (BATCH, SEQ, TOP_K, HIDDEN)
+    assert mine.active_parameters() == theirs.active_parameters()
+
+
+def one_expert() -> dict[str, Any]:
+    faulty = document("mixtral")
+    picked = next(call for call in faulty["operators"] if call["op"].startswith("aten.topk"))
+    picked["outputs"] = [[*tensor[:-1], 1] for tensor in picked["outputs"]]
+    return faulty
+
+
+def no_router() -> dict[str, Any]:
+    """The ends of groups are given from outside, by no router."""
+    faulty = document("mixtral")
+    grouped = next(call for call in faulty["operators"] if "grouped_mm" in call["op"])
+    faulty["inputs"].append(["ends", "int32", 8])
+    grouped["args"][2] = {"tensor": "ends"}
+    return faulty
+
+
+def other_rows() -> dict[str, Any]:
+    """The router's choices pick rows of a tensor that is not its tokens."""
+    faulty = document("mixtral")
+    call = next(c for c in faulty["operators"] if c["op"].startswith("aten.index.") and c["module"].endswith("experts"))
+    faulty["inputs"].append(["others", "float32", 128, 128])
+    call["args"][0] = {"tensor": "others"}
+    return faulty
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [(one_expert, "picks one place alone"), (no_router, "no router picks"), (other_rows, "not the router's tokens")],
+)
+def test_routing_that_is_not_known_says_what_to_do(fault: Callable[[], dict[str, Any]], said: str) -> None:
+    with pytest.raises(ModelError, match=said) as raised:
+        read_traced_graph(fault())
+    assert "template" in str(raised.value)
 
 
 def test_tied_weights_are_stored_once() -> None:

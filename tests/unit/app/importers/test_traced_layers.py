@@ -36,11 +36,14 @@ def traced(name: str) -> ModelGraph:
 @pytest.mark.parametrize(
     ("name", "runs"),
     [
-        ("llama", [("embedding", 1, 1), ("layer", 4, 12), ("head", 1, 3)]),
+        ("llama", [("embedding", 1, 1), ("layer", 4, 11), ("head", 1, 3)]),
         ("llama-eager", [("embedding", 1, 1), ("layer", 2, 15), ("head", 1, 3)]),
         ("gpt2", [("embedding", 1, 3), ("layer", 3, 10), ("head", 1, 3)]),
         ("gpt2-xl", [("embedding", 1, 3), ("layer", 48, 10), ("head", 1, 3)]),
-        ("llama-3.1-8b", [("embedding", 1, 1), ("layer", 32, 12), ("head", 1, 3)]),
+        ("llama-3.1-8b", [("embedding", 1, 1), ("layer", 32, 11), ("head", 1, 3)]),
+        ("mixtral", [("embedding", 1, 1), ("layer", 2, 15), ("head", 1, 3)]),
+        ("mixtral-batched", [("embedding", 1, 1), ("layer", 2, 15), ("head", 1, 3)]),
+        ("qwen3-30b-a3b", [("embedding", 1, 1), ("layer", 48, 17), ("head", 1, 3)]),
         # Each layer of the decoder reads the encoder's output, so nothing of it is cut.
         ("t5-11b", [("embedding", 1, 7), ("layer", 23, 10), ("head", 1, 395)]),
     ],
@@ -85,15 +88,16 @@ def test_a_trace_that_repeats_in_no_order_is_read_in_time_that_grows_with_its_si
     assert len(runs) < 64
 
 
-def planned(graph: ModelGraph, seq_len: int) -> Plan:
+def planned(graph: ModelGraph, seq_len: int, *, nodes: int = 1, ep: int = 1) -> Plan:
     request = TrainingRequest(
         graph,
-        Cluster((NodeGroup("node", node_type("dgx-h100"), 1),)),
-        TrainingWorkload("training", 16, seq_len),
+        Cluster((NodeGroup("node", node_type("dgx-h100"), nodes),)),
+        TrainingWorkload("training", 16 * nodes, seq_len),
         search=Search(
             space=Space.FREE,
             tp=(1,),
             pp=(2,),
+            ep=(ep,),
             microbatch=(1,),
             zero_stages=(1,),
             recompute=(Recompute.NONE,),
@@ -114,3 +118,11 @@ def test_a_trace_is_planned_as_its_configuration(name: str, seq_len: int) -> Non
     layers = [[span.count for span in stage.blocks if span.block == "layer"] for stage in record_of(mine).stages]
     assert sum(count for stage in layers for count in stage) == {"gpt2-xl": 48, "llama-3.1-8b": 32}[name]
     assert len(layers) == 2
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", pytest.param("qwen3-30b-a3b", marks=pytest.mark.slow)])
+def test_routed_experts_of_a_trace_are_planned_as_those_of_its_configuration(name: str) -> None:
+    """Router, dispatch, products by expert and combination are the same operators over the same dims."""
+    mine, theirs = (planned(graph, 4096, nodes=4, ep=8) for graph in (in_layers(traced(name)), model(name)))
+    assert mine.certificate.objective == pytest.approx(theirs.certificate.objective, rel=1e-4)
+    assert mine.certificate.status == theirs.certificate.status

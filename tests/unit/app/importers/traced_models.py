@@ -29,6 +29,17 @@ T5 = {
     "num_heads": 8,
     "vocab_size": 2048,
 }
+MIXTRAL = {
+    "model_type": "mixtral",
+    "hidden_size": 128,
+    "intermediate_size": 448,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 1024,
+}
 VIT = {"model_type": "vit", "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 768}
 RESNET = {"model_type": "resnet", "depths": [2, 2, 2, 2]}
 T5_11B = {
@@ -46,6 +57,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "llama-eager": LLAMA | {"num_hidden_layers": 2},
     "gpt2": GPT2,
     "t5": T5,
+    "mixtral": MIXTRAL,
+    "mixtral-batched": MIXTRAL,
     "vit": VIT,
     "resnet": RESNET,
 }
@@ -61,6 +74,27 @@ DEEP: dict[str, dict[str, Any]] = {
     },
     "gpt2-xl": {"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25},
     "t5-11b": T5_11B,
+    "mixtral-8x7b": MIXTRAL
+    | {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+    },
+    "qwen3-30b-a3b": {
+        "model_type": "qwen3_moe",
+        "hidden_size": 2048,
+        "moe_intermediate_size": 768,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "vocab_size": 151936,
+    },
     "vit-huge": {
         "model_type": "vit",
         "hidden_size": 1280,
@@ -74,6 +108,7 @@ DEEP: dict[str, dict[str, Any]] = {
 }
 """Models at their own depth, traced with the lengths of ``TOKENS``."""
 TOKENS = {"llama-3.1-8b": (4096, 4096), "gpt2-xl": (1024, 1024), "t5-11b": (512, 256)}
+TOKENS |= dict.fromkeys(("mixtral-8x7b", "qwen3-30b-a3b"), (4096, 4096))
 
 
 def program(name: str) -> Any:
@@ -88,6 +123,8 @@ def program(name: str) -> Any:
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "gpt2": (transformers.GPT2Config, transformers.GPT2LMHeadModel),
         "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
+        "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+        "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
         "vit": (transformers.ViTConfig, transformers.ViTForImageClassification),
         "resnet": (transformers.ResNetConfig, transformers.ResNetForImageClassification),
     }
@@ -96,7 +133,9 @@ def program(name: str) -> Any:
         given["attn_implementation"] = "eager"
     if kind == "t5":
         given |= {"decoder_start_token_id": 0, "pad_token_id": 0}
-    if kind in ("llama", "gpt2", "t5"):
+    if name.endswith("-batched"):
+        given["experts_implementation"] = "batched_mm"
+    if kind not in ("vit", "resnet"):
         given["use_cache"] = False
 
     def tokens(*sizes: int) -> torch.Tensor:
