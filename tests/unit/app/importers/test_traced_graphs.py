@@ -30,6 +30,7 @@ from meshwright.solver.strategies.graph_costs import GraphCosts, communication
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training
 from tests.support.requests_given import training
 from tests.unit.app.importers.traced_models import CONFIGS, DECODER_SEQ_LEN, DEEP, SEQ_LEN, TOKENS, TRACES, program
@@ -254,7 +255,7 @@ def test_no_change_of_a_trace_is_worse_than_an_error(data: st.DataObject) -> Non
     faulty = document(data.draw(st.sampled_from(["gpt2", "vit", "llama-eager"])))
     call = data.draw(st.sampled_from(faulty["operators"]))
     field = data.draw(st.sampled_from(["args", "outputs", "op"]))
-    values = [0, -1, 7, None, "a", 1.5, [], {"tensor": "nope"}, {"tensor": 3}, [[]], 10**9]
+    values: list[object] = [0, -1, 7, None, "a", 1.5, [], {"tensor": "nope"}, {"tensor": 3}, [[]], 10**9]
     if field == "op":
         call["op"] = data.draw(st.sampled_from(faulty["operators"]))["op"]
     elif call[field]:
@@ -287,6 +288,7 @@ def test_a_trace_has_one_sequence_length() -> None:
 @pytest.mark.parametrize(("name", "seq_len"), [("vit", 197), ("resnet", 1)])
 def test_a_trace_without_a_stream_of_tokens_is_sharded_not_staged(name: str, seq_len: int) -> None:
     resolved = resolve_request(request(name, seq_len), files=FilesBeside(TRACES))
+    assert isinstance(resolved, TrainingRequest)
     with pytest.raises(WorkloadError, match="shard --model"):
         plan_training(resolved, stop=never_stop, progress=ignore_progress)
 
