@@ -45,17 +45,17 @@ class Candidates(NamedTuple):
 
 
 @kept_compiled
-def has_bad_figure(times: Floats, extra: Floats) -> bool:
+def has_bad_figure(times: Floats, extra: Floats, row: Ints) -> bool:
     """Return True if a possible stage (on or above the diagonal, not infinite) has a negative or undefined time or extra."""
-    n_blocks, _, n_submeshes, n_configs = times.shape
-    for first in range(n_blocks):
-        for last in range(first, n_blocks):
+    _, n_submeshes, n_configs = times.shape
+    for first in range(len(row)):
+        for last in range(first, len(row)):
             for s in range(n_submeshes):
                 for c in range(n_configs):
-                    t = times[first, last, s, c]
+                    t = times[row[first, last], s, c]
                     if not t >= 0.0:
                         return True
-                    if extra.size > 0 and t < np.inf and not 0.0 <= extra[first, last, s, c] < np.inf:
+                    if extra.size > 0 and t < np.inf and not 0.0 <= extra[row[first, last], s, c] < np.inf:
                         return True
     return False
 
@@ -69,13 +69,15 @@ def list_candidates(
     devices_before: Ints,
     submesh_kind: Ints,
     submesh_order: Ints,
+    row: Ints,
 ) -> Candidates:
     """Every candidate that no other beats: of as many devices in the same place, no slower, no more extra, no more memory.
 
     ``devices_before[submesh]`` holds the fewest and the most devices of earlier stages. ``submesh_order`` lists submeshes by
     devices and place, those of one ``submesh_kind`` together; an empty ``extra`` stands for zeros.
     """
-    n_blocks, _, n_submeshes, n_configs = times.shape
+    _, n_submeshes, n_configs = times.shape
+    n_blocks = len(row)
     segments = n_blocks * (n_blocks + 1) // 2
     start = np.zeros((n_blocks, n_blocks), np.int64)
     length = np.zeros((n_blocks, n_blocks), np.int64)
@@ -95,11 +97,11 @@ def list_candidates(
                 if end > group and submesh_kind[submesh[group]] != submesh_kind[s]:
                     group = end
                 for c in range(n_configs):
-                    t = times[first, last, s, c]
-                    q = min(max_in_flight[first, last, s, c], n_blocks - 1 - last)
+                    t = times[row[first, last], s, c]
+                    q = min(max_in_flight[row[first, last], s, c], n_blocks - 1 - last)
                     if t == np.inf or q < min(1, n_blocks - 1 - last):
                         continue
-                    d = extra[first, last, s, c] if has_extra else 0.0
+                    d = extra[row[first, last], s, c] if has_extra else 0.0
                     beaten = False
                     for e in range(group, end):
                         if time[e] <= t and spare[e] <= d and later[e] >= q:
@@ -277,6 +279,7 @@ def partition(
     extra_s: ArrayLike | None = None,
     stage_counts: Collection[int] | None = None,
     devices_before: ArrayLike | None = None,
+    row_of: ArrayLike | None = None,
     below_s: float = math.inf,
 ) -> Partition | None:
     """The partition into stages that takes least time a step and uses exactly ``n_devices``; None when there is none.
@@ -290,6 +293,8 @@ def partition(
     stage_counts     numbers of stages allowed; default any
     devices_before   [submesh, 2] integers: the fewest and the most devices that all earlier stages together may have, where
                      the submesh is a part of the cluster only; default any
+    row_of           [first, last] integers: the row of tables [row, submesh, config], where runs of blocks that cost the same
+                     share one; default: tables of all runs
     below_s          partitions that take as long or longer are of no interest
 
     The objective is `solver.stages.longest.objective_s`; without extras it is Alpa's ``sum t + (m - 1) max t`` (OSDI'22,
@@ -298,7 +303,7 @@ def partition(
 
     Raises InvalidInputError when shapes disagree or a figure is negative or not a number.
     """
-    times, later, extra, devices = _checked(times_s, max_in_flight, extra_s, submesh_devices)
+    times, later, extra, devices, row = _checked(times_s, max_in_flight, extra_s, submesh_devices, row_of)
     if n_devices < 1 or n_microbatches < 1:
         raise InvalidInputError(
             "bad number of devices or micro-batches", given=(n_devices, n_microbatches), allowed="1 or more of each"
@@ -306,9 +311,9 @@ def partition(
     before = _places(devices_before, devices, n_devices)
     _, kind = np.unique(np.column_stack([devices, before]), axis=0, return_inverse=True)
     order = np.argsort(kind, kind="stable")
-    candidates = list_candidates(times, later, extra, devices, before, kind.reshape(-1), order)
+    candidates = list_candidates(times, later, extra, devices, before, kind.reshape(-1), order, row)
     search = _PartitionSearch(candidates, n_devices, n_microbatches, below_s)
-    counts = _counts_worth_trying(stage_counts, times.shape[0])
+    counts = _counts_worth_trying(stage_counts, len(row))
     if counts == list(range(1, len(counts) + 1)):
         search.try_at_most(len(counts))
     else:
@@ -394,30 +399,43 @@ class _PartitionSearch:
 
 
 def _checked(
-    times_s: ArrayLike, max_in_flight: ArrayLike, extra_s: ArrayLike | None, submesh_devices: ArrayLike
-) -> tuple[Floats, Ints, Floats, Ints]:
+    times_s: ArrayLike,
+    max_in_flight: ArrayLike,
+    extra_s: ArrayLike | None,
+    submesh_devices: ArrayLike,
+    row_of: ArrayLike | None,
+) -> tuple[Floats, Ints, Floats, Ints, Ints]:
+    """The tables [row, submesh, config], and the row of each run of blocks."""
     times = np.ascontiguousarray(times_s, np.float64)
-    if times.ndim != 4 or 0 in times.shape or times.shape[0] != times.shape[1]:
+    if times.ndim != (4 if row_of is None else 3) or 0 in times.shape or (row_of is None and times.shape[0] != times.shape[1]):
         raise InvalidInputError(
-            "bad shape of times_s", given=times.shape, allowed="[first, last, submesh, config], as many first as last"
+            "bad shape of times_s",
+            given=times.shape,
+            allowed="[first, last, submesh, config], as many first as last; or [row, submesh, config] with row_of",
         )
     later = np.ascontiguousarray(max_in_flight)
     if later.shape != times.shape or not np.issubdtype(later.dtype, np.integer):
         raise InvalidInputError(
             "bad max_in_flight", given=(later.shape, str(later.dtype)), allowed=f"integers of shape {times.shape}"
         )
-    extra = np.zeros((0, 0, 0, 0)) if extra_s is None else np.ascontiguousarray(extra_s, np.float64)
+    extra = np.zeros((0, 0, 0)) if extra_s is None else np.ascontiguousarray(extra_s, np.float64)
     if extra_s is not None and extra.shape != times.shape:
         raise InvalidInputError("bad shape of extra_s", given=extra.shape, allowed=str(times.shape))
+    n_submeshes = times.shape[-2]
     devices = np.ascontiguousarray(submesh_devices)
-    if devices.shape != times.shape[2:3] or not np.issubdtype(devices.dtype, np.integer) or (devices < 1).any():
-        raise InvalidInputError("bad submesh_devices", given=submesh_devices, allowed=f"{times.shape[2]} integers of 1 or more")
-    if has_bad_figure(times, extra):
+    if devices.shape != (n_submeshes,) or not np.issubdtype(devices.dtype, np.integer) or (devices < 1).any():
+        raise InvalidInputError("bad submesh_devices", given=submesh_devices, allowed=f"{n_submeshes} integers of 1 or more")
+    each = np.arange(math.prod(times.shape[:-2])).reshape(times.shape[:-2])
+    row = each if row_of is None else np.ascontiguousarray(row_of)
+    if row.ndim != 2 or row.shape[0] != row.shape[1] or not np.isin(row, each).all():
+        raise InvalidInputError("bad row_of", given=row.shape, allowed=f"[first, last] rows of {each.size}")
+    times, later, extra = (table.reshape(each.size if table.size else 0, *table.shape[-2:]) for table in (times, later, extra))
+    if has_bad_figure(times, extra, row):
         raise InvalidInputError(
             "bad figure in times_s or extra_s",
             allowed="0 or more; times may be infinite, extras of possible stages may not",
         )
-    return times, later.astype(np.int64, copy=False), extra, devices.astype(np.int64)
+    return times, later.astype(np.int64, copy=False), extra, devices.astype(np.int64), row.astype(np.int64, copy=False)
 
 
 def _places(devices_before: ArrayLike | None, devices: Ints, n_devices: int) -> Ints:

@@ -37,9 +37,6 @@ from meshwright.solver.training.space.candidates import CandidateFamily, familie
 
 SHARE_OF_FLOOR = 0.1
 """Share of the time in which the floor of wide searches is worked out; a search that has less for it has that of FLOPs."""
-EQUAL_PIPELINES = 3
-"""Parts of the time that equal pipelines have, of which other forms have one each: their search begins with launchable plans,
-and all other forms begin with its answer."""
 
 
 def plan_training(request: TrainingRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -66,10 +63,10 @@ def _best_plan(request: TrainingRequest, *, stop: Stop, progress: OnProgress) ->
         floor_s = kernel_bound_s(request, stop=part_of(stop, SHARE_OF_FLOOR))
     told = NeverWorse(progress, floor_s, alone=alone)
     best: Plan | None = None
-    for left, form in zip(range(len(asked), 0, -1), asked, strict=True):
-        # Later forms have equal parts of the time, and what earlier ones leave.
-        weight = EQUAL_PIPELINES if best is None else 1
-        part = part_of(stop, weight / (weight + left - 1)) if left > 1 else stop
+    for place, form in enumerate(asked):
+        # Later forms have what earlier ones leave of their parts beside their own.
+        left = sum(each.parts for each in asked[place:])
+        part = part_of(stop, form.parts / left) if form.parts < left else stop
         best = form.search(request, best, stop=part, progress=told)
     assert best is not None, "every request has equal pipelines searched"
     return bounded_by(best, floor_s)
@@ -174,6 +171,8 @@ class TrainingForm(Generic[OwnLayout]):
     refuse    raises for a request that asks for the form beside what it is not planned for
     search    finds its best plan
     predict   the plan of a given layout, with every figure predicted anew
+    parts     of the time that all forms have: equal pipelines begin with launchable plans, and all others with their answer;
+              stages that differ list what each candidate takes at least before they find anything
     """
 
     form: Form
@@ -181,12 +180,13 @@ class TrainingForm(Generic[OwnLayout]):
     refuse: Callable[[TrainingRequest], None]
     search: TrainingFormSearch
     predict: Callable[[TrainingRequest, OwnLayout], Plan]
+    parts: int
 
 
 FORMS: tuple[TrainingForm[Any], ...] = (
-    TrainingForm(Form.UNIFORM, Uniform, refuse_uniform, best_uniform, predict_uniform),
-    TrainingForm(Form.BY_GROUP, ByGroup, refuse_by_group, best_by_group, predict_by_group),
-    TrainingForm(Form.STAGEWISE, Stagewise, refuse_stagewise, best_stagewise, predict_stagewise),
+    TrainingForm(Form.UNIFORM, Uniform, refuse_uniform, best_uniform, predict_uniform, parts=3),
+    TrainingForm(Form.BY_GROUP, ByGroup, refuse_by_group, best_by_group, predict_by_group, parts=1),
+    TrainingForm(Form.STAGEWISE, Stagewise, refuse_stagewise, best_stagewise, predict_stagewise, parts=2),
 )
 """Forms in the order in which they are searched."""
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.cluster.cluster import group_topology
+from meshwright.costmodels.cluster.cluster import Cluster, group_topology
 from meshwright.costmodels.cluster.rank_runs import groups_of_runs
 from meshwright.costmodels.memory.training_state import (
     deepspeed_bf16_bytes,
@@ -466,6 +466,14 @@ class TrainingCosts(RowCosting):
         other = copy(self)
         other.workload = replace(self.workload, global_batch=global_batch)
         other.request = replace(self.request, workload=other.workload)
+        return other
+
+    def on(self, cluster: Cluster) -> TrainingCosts:
+        """The same costs on another cluster; what blocks take in settings that both have is worked out once."""
+        other = copy(self)
+        other.request = replace(self.request, cluster=cluster)
+        other._kinds_of, other._unscheduled = {}, (None, {})
+        other.__dict__.pop("least_step_host_s", None)
         return other
 
     @cached_property

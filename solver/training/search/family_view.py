@@ -94,7 +94,7 @@ class FamilyView:
     def _at(self, place: StatePlace) -> Candidate:
         return self.first.at(place, self.modes)
 
-    def _rows(self, place: StatePlace) -> Rows:
+    def rows(self, place: StatePlace) -> Rows:
         """Rows of a place of state."""
         candidate = self._at(place)
         of_kinds = []
@@ -171,7 +171,7 @@ class FamilyView:
 
     def _laid(self, place: StatePlace, shardings: list[Sharding] | None = None) -> Laid:
         """The layouts of all choices of the main block, or of whole shardings."""
-        rows = self._rows(place)
+        rows = self.rows(place)
         if shardings is not None:
             of_layer = self.choices.of_shardings(shardings)
             return laid(rows, of_layer, rows.time_s[:, :, of_layer].sum(axis=-1))

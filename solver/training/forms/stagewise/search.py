@@ -2,7 +2,8 @@
 
 All stages see the same number of micro-batches; a stage with dp replicas cuts each into dp equal parts. The pipeline goes
 through the node groups in order, each stage inside one of them. For a number of micro-batches everything that a stage may be is
-a column of a dense table [first layer, last layer, devices and place, way], which `solver.stages.partition` solves exactly.
+a column of a dense table [run of layers, devices and place, way], which `solver.stages.partition` solves exactly. Candidates
+are in it with the least that their ways take, until the best partition could use them: then their ways are.
 Stages are parts of a node that fill it, or whole nodes, so that they always fill their group; each pays for its own sends,
 over the network whoever its neighbour is, and from group to group over the slower one.
 """
@@ -10,38 +11,45 @@ over the network whoever its neighbour is, and from group to group over the slow
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.costmodels.cluster.cluster import NodeType
+from meshwright.costmodels.cluster.cluster import NodeGroup, NodeType
 from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.arrangement import Arrangement, arranged, in_arrangement
+from meshwright.solver.answer.layouts import Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Stop, heed, unit_of_work
 from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, TpOverlap
+from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import StageSpan, compute_bound_s
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_plan
 from meshwright.solver.training.forms.stagewise.stage_sizes import (
     Borders,
+    Lines,
     StageBegin,
-    Way,
+    StageWays,
+    Unopened,
     every_border,
     places,
     sized_request,
     stage_sizes,
-    stage_ways,
+    unlike_layers,
 )
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.report.device_counts import require_whole_cluster
 from meshwright.solver.training.report.plan_report import instead_of, still_open, widened
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
+from meshwright.solver.training.search.bounds import SharedFigures
 
 # Runs of layers as stages: for a size and place of stages, every way to run each run of layers that no other beats there.
 
@@ -50,97 +58,119 @@ Ints = NDArray[np.int64]
 
 FIRST_ROOM = 8
 """Ways of a run of layers that there is room for at first; doubled where there are more."""
+AT_ONCE = 256
+"""Lines that are added between two looks at the rule that stops: about a millisecond."""
 
 
 class Runs(NamedTuple):
-    """``[first, last, :number[first, last]]`` are the ways of a run of layers: time, extra, later stages that memory allows
-    under 1F1B, and which way it is."""
+    """``[run, :number[run]]`` are the ways of a run of layers: time, extra, later stages that memory allows under 1F1B, and
+    which line it is."""
 
     number: Ints
     time_s: Floats
     extra_s: Floats
     later: Ints
-    way: Ints
+    line: Ints
 
 
-def unbeaten_runs(ways: list[Way], border: int, *, n_microbatches: int, below_s: float, stop: Stop) -> Runs:
-    """For every run of layers the ways that no other equals or beats in time, extra and memory, between one of the borders;
-    those left out whose micro-batches take ``below_s`` by themselves, and all of a run that is the whole model. Raises
-    SearchStopped."""
-    n_layers = ways[0].table.time_s.shape[1]
-    runs = _roomier(None, n_layers)
-    for index, way in enumerate(ways):
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """The runs of a model's layers: runs of the same blocks are one, but for those that begin with the model's first layer."""
+
+    unlike: Ints
+    """[layer] which of `unlike_layers` it is like."""
+    run_of: Ints
+    """[first, last] run, as far as there is one."""
+
+    @classmethod
+    def of(cls, model: ModelGraph) -> Layers:
+        """Return those of a model."""
+        names, n_layers = model.layers, len(model.layers)
+        stand_for = unlike_layers(model)
+        like = {names[layer]: place for place, layer in enumerate(stand_for)}
+        known = dict[tuple[bool, tuple[str, ...]], int]()
+        run_of = np.zeros((n_layers, n_layers), np.int64)
+        for first, last in zip(*np.triu_indices(n_layers), strict=True):
+            run_of[first, last] = known.setdefault((bool(first), names[first : last + 1]), len(known))
+        return cls(np.array([0, *(like[name] for name in names[1:])], np.int64), run_of)
+
+
+def unbeaten_runs(lines: Lines, border: int, layers: Layers, *, n_microbatches: int, below_s: float, stop: Stop) -> Runs:
+    """For every run of layers the lines that no other equals or beats in time, extra and memory, between one of the borders;
+    those left out whose micro-batches take ``below_s`` by themselves, and all of the whole model. Raises SearchStopped."""
+    n_lines, n_runs = len(lines.step_s), int(layers.run_of.max()) + 1
+    shape = (n_runs, FIRST_ROOM)
+    runs = Runs(
+        np.zeros(n_runs, np.int64), np.zeros(shape), np.zeros(shape), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    )
+    begin = 0
+    while begin < n_lines:
         heed(stop)
-        while int(runs.number.max()) == runs.time_s.shape[2]:
-            runs = _roomier(runs, n_layers)
-        table, parts = way.table, way.table.parts
-        by_layer = (
-            *(table.time_s[0], table.extra_s, table.static_bytes, table.activation_bytes[0], table.transient_bytes[0]),
-            *(parts.host_static_bytes, parts.host_activation_bytes[0], parts.nvme_bytes),
-        )
-        _add_way(
+        begin = _add_lines(
             runs,
-            index,
-            np.array(by_layer),
-            np.array([max(0.0, table.capacity_bytes), parts.host_capacity_bytes, parts.nvme_capacity_bytes]),
-            way.boundary_s[border],
-            table.step_s,
+            begin,
+            min(n_lines, begin + AT_ONCE),
+            lines.figures,
+            lines.capacity,
+            lines.boundary_s[:, border],
+            lines.step_s,
+            layers.unlike,
+            layers.run_of,
             n_microbatches,
             below_s / n_microbatches,
         )
+        if int(runs.number.max()) == runs.time_s.shape[1]:
+            runs = Runs(runs.number, *(np.concatenate([part, np.zeros_like(part)], axis=1) for part in runs[1:]))
     return runs
 
 
-def _roomier(runs: Runs | None, n_layers: int) -> Runs:
-    """The same with room for twice as many ways of a run."""
-    if runs is None:
-        shape = (n_layers, n_layers, FIRST_ROOM)
-        return Runs(
-            np.zeros(shape[:2], np.int64),
-            np.zeros(shape),
-            np.zeros(shape),
-            np.zeros(shape, np.int64),
-            np.zeros(shape, np.int64),
-        )
-    return Runs(runs.number, *(np.concatenate([part, np.zeros_like(part)], axis=2) for part in runs[1:]))
-
-
 @kept_compiled
-def _add_way(
+def _add_lines(
     runs: Runs,
-    way: int,
-    by_layer: Floats,
+    begin: int,
+    end: int,
+    figures: Floats,
     capacity: Floats,
-    boundary_s: float,
-    step_s: float,
+    boundary_s: Floats,
+    step_s: Floats,
+    unlike: Ints,
+    run_of: Ints,
     n_microbatches: int,
     limit_s: float,
-) -> None:
-    """Add a way to every run of layers that it can hold in less than ``limit_s`` a micro-batch.
-
-    Rows of ``by_layer``: time, extra, static, activation and transient bytes, bytes on the host that stay and that
-    micro-batches in flight keep, bytes on drives. ``capacity`` is of device, host and drives. A stage with q behind it holds
-    min(q + 1, n_microbatches) micro-batches at once.
-    """
-    n_layers = by_layer.shape[1]
-    for first in range(n_layers):
-        time_s, extra_s = boundary_s, step_s if first > 0 else 0.0
-        static = kept = transient = on_host = kept_on_host = on_drives = 0.0
-        for last in range(first, n_layers):
-            time_s, extra_s = time_s + by_layer[0, last], extra_s + by_layer[1, last]
-            static, kept, transient = static + by_layer[2, last], kept + by_layer[3, last], max(transient, by_layer[4, last])
-            on_host, kept_on_host = on_host + by_layer[5, last], kept_on_host + by_layer[6, last]
-            on_drives += by_layer[7, last]
-            held = min(
-                _held(capacity[0] - static - transient, kept, n_microbatches),
-                _held(capacity[1] - on_host, kept_on_host, n_microbatches),
-            )
-            later = n_layers if held >= n_microbatches else held - 1
-            # Longer runs take more time and more of everything.
-            if time_s >= limit_s or later < 0 or on_drives > capacity[2]:
-                break
-            if last - first + 1 < n_layers:
-                _insert(runs, first, last, time_s, extra_s, later, way)
+) -> int:
+    """Add lines to every run of layers that they can hold in less than ``limit_s`` a micro-batch; return the first that was not
+    added, for there is no room left for another in some run. A stage with q behind it holds min(q + 1, n_microbatches)
+    micro-batches at once."""
+    n_layers, done = len(unlike), np.full(len(runs.number), -1, np.int64)
+    for line in range(begin, end):
+        by_layer, most = figures[line], 0
+        for first in range(n_layers):
+            time_s, extra_s = boundary_s[line], step_s[line] if first > 0 else 0.0
+            static = kept = transient = on_host = kept_on_host = on_drives = 0.0
+            for last in range(first, n_layers):
+                of = unlike[last]
+                time_s, extra_s = time_s + by_layer[0, of], extra_s + by_layer[1, of]
+                static, kept, transient = static + by_layer[2, of], kept + by_layer[3, of], max(transient, by_layer[4, of])
+                on_host, kept_on_host = on_host + by_layer[5, of], kept_on_host + by_layer[6, of]
+                on_drives += by_layer[7, of]
+                run = run_of[first, last]
+                if done[run] == line:
+                    continue
+                held = min(
+                    _held(capacity[line, 0] - static - transient, kept, n_microbatches),
+                    _held(capacity[line, 1] - on_host, kept_on_host, n_microbatches),
+                )
+                later = n_layers if held >= n_microbatches else held - 1
+                # Longer runs take more time and more of everything.
+                if time_s >= limit_s or later < 0 or on_drives > capacity[line, 2]:
+                    break
+                done[run] = line
+                if last - first + 1 < n_layers:
+                    _insert(runs, run, time_s, extra_s, later, line)
+                    most = max(most, runs.number[run])
+        if most == runs.time_s.shape[1]:
+            return line + 1
+    return end
 
 
 @kept_compiled
@@ -152,22 +182,24 @@ def _held(room: float, each: float, n_microbatches: int) -> int:
 
 
 @kept_compiled
-def _insert(runs: Runs, first: int, last: int, time_s: float, extra_s: float, later: int, way: int) -> None:
-    """Add a way to a run of layers unless another is as good in all; and drop those that it beats."""
-    number = runs.number[first, last]
-    times, extras, laters = runs.time_s[first, last], runs.extra_s[first, last], runs.later[first, last]
+def _insert(runs: Runs, run: int, time_s: float, extra_s: float, later: int, line: int) -> None:
+    """Add a line to a run of layers unless another is as good in all; and drop those that it beats.
+
+    An extra counts with the time of its own stage (`solver.stages.longest.objective_s`): what takes less time may have as much
+    more extra.
+    """
+    number = runs.number[run]
+    times, extras, laters, lines = runs.time_s[run], runs.extra_s[run], runs.later[run], runs.line[run]
     for other in range(number):
-        if times[other] <= time_s and extras[other] <= extra_s and laters[other] >= later:
+        if times[other] <= time_s and times[other] + extras[other] <= time_s + extra_s and laters[other] >= later:
             return
     kept = 0
     for other in range(number):
-        if not (time_s <= times[other] and extra_s <= extras[other] and later >= laters[other]):
-            times[kept], extras[kept], laters[kept] = times[other], extras[other], laters[other]
-            runs.way[first, last, kept] = runs.way[first, last, other]
+        if not (time_s <= times[other] and time_s + extra_s <= times[other] + extras[other] and later >= laters[other]):
+            times[kept], extras[kept], laters[kept], lines[kept] = times[other], extras[other], laters[other], lines[other]
             kept += 1
-    times[kept], extras[kept], laters[kept] = time_s, extra_s, later
-    runs.way[first, last, kept] = way
-    runs.number[first, last] = kept + 1
+    times[kept], extras[kept], laters[kept], lines[kept] = time_s, extra_s, later, line
+    runs.number[run] = kept + 1
 
 
 MAX_ENTRIES = 8_000_000
@@ -208,43 +240,61 @@ def best_stagewise(request: TrainingRequest, given: Plan | None, *, stop: Stop, 
     """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, over the cluster's
     own arrangement of node groups and the others. Nothing is told of the way there."""
     assert given is not None, "equal pipelines are searched first"
-    limit_s = min(request.longest_step_s, given.certificate.objective or math.inf)
-    best: _Found | None = None
-    known, finished = _Known(stop), True
+    best = _Best(min(request.longest_step_s, given.certificate.objective or math.inf))
+    known, open_s = _Known(), list[float]()
     for arrangement in (Arrangement(), *other_arrangements(request)):
-        space = _Space(arranged(request, arrangement), known)
-        for count in space.counts:
-            if stop():
-                break
-            found: Partition | None = None
+        space = _Space(arranged(request, arrangement), arrangement, known)
+        for count in _nearest_first(space.counts, given):
+            # Of what was not searched this much is known.
+            bound_s = compute_bound_s(request)
             with unit_of_work() as unit:
-                found = space.best(count, below_s=limit_s, stop=stop)
+                heed(stop)
+                for known_s in space.search(count, best, stop=stop):
+                    bound_s = known_s
             if unit.was_stopped:
-                break
-            if found is not None and found.objective_s < limit_s * (1 - RELATIVE_TIE):
-                best, limit_s = _Found(arrangement, space, count, found), found.objective_s
-        finished = finished and not stop()
-    bound_s = min(given.certificate.bound or 0.0, limit_s) if given.certificate.bound or given.is_decided else 0.0
-    if best is None and not given.feasible:
-        return given if finished or not given.is_decided else still_open(given)
+                open_s.append(bound_s)
+    bound_s = min(given.certificate.bound or 0.0, best.limit_s) if given.certificate.bound or given.is_decided else 0.0
+    if best.found is None and not given.feasible:
+        return given if not open_s or not given.is_decided else still_open(given)
     if given.certificate.objective is None and given.is_decided:
-        bound_s = limit_s
-    # Of what was not searched this much is known.
-    return _certified(request, given, best, bound_s if finished else min(bound_s, compute_bound_s(request)))
+        bound_s = best.limit_s
+    return _certified(request, given, best.found, min([bound_s, *open_s]))
+
+
+def _nearest_first(counts: Iterable[int], given: Plan) -> list[int]:
+    """Numbers of micro-batches, those most like the given plan's first: what is best is often near it."""
+    if not isinstance(given.layout, Uniform):
+        return sorted(counts)
+    like = given.layout.pipelines.microbatch.count
+    return sorted(counts, key=lambda count: (abs(math.log(count / like)), count))
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """The best stages so far: for a number of micro-batches in the space of an arrangement."""
+    """Stages for a number of micro-batches in the space of an arrangement."""
 
-    arrangement: Arrangement
     space: _Space
     count: int
-    partition: Partition
+    objective_s: float
+    ways: tuple[StageWay, ...]
+    spans: tuple[StageSpan, ...]
+
+
+@dataclass
+class _Best:
+    """The best stages so far, and the seconds that better ones take less than."""
+
+    limit_s: float
+    found: _Found | None = None
+
+    @property
+    def below_s(self) -> float:
+        """Seconds from which a plan is not better."""
+        return self.limit_s * (1 - RELATIVE_TIE)
 
 
 def _certified(request: TrainingRequest, given: Plan, best: _Found | None, bound_s: float) -> Plan:
-    objective = given.certificate.objective if best is None else best.partition.objective_s
+    objective = given.certificate.objective if best is None else best.objective_s
     assert objective is not None
     text = (
         "stages that each have degrees, shardings and memory choices of their own, under 1F1B, on whole nodes or, where "
@@ -253,10 +303,9 @@ def _certified(request: TrainingRequest, given: Plan, best: _Found | None, bound
     certificate = widened(given.certificate, objective, bound_s, by=text)
     if best is None:
         return replace(given, certificate=certificate)
-    arrangement = best.arrangement
-    ways, spans = best.space.chosen(best.count, best.partition)
+    arrangement = best.space.arrangement
     stats = replace(given.search, evaluated=given.search.evaluated + len(best.space.counts))
-    plan = stagewise_plan(best.space.request, ways, spans, certificate=certificate, stats=stats)
+    plan = stagewise_plan(best.space.request, best.ways, best.spans, certificate=certificate, stats=stats)
     plan = in_arrangement(replace(plan, notes=(*plan.notes, *arrangement.notes)), arrangement)
     return instead_of(given, plan, "stages of the same degrees")
 
@@ -273,78 +322,123 @@ def _of_groups(request: TrainingRequest) -> str:
 class _Known:
     """Ways to run a stage, by what they depend on: the nodes, the stage's devices and the links at its borders."""
 
-    def __init__(self, stop: Stop):
-        self._stop = stop
-        self._ways: dict[tuple[NodeType, int, tuple[Borders, ...]], dict[int, list[Way]]] = {}
+    def __init__(self) -> None:
+        self._ways: dict[tuple[NodeType, int, tuple[Borders, ...]], StageWays] = {}
+        self._shared: SharedFigures | None = None
 
-    def ways(self, sized: TrainingRequest, size: int, borders: tuple[Borders, ...]) -> dict[int, list[Way]]:
-        """By the number of micro-batches; those of a request that is not searched to the end are none."""
-        key = (sized.cluster.groups[0].node, size, borders)
+    def ways(self, request: TrainingRequest, group: NodeGroup, size: int) -> StageWays:
+        """Return those of stages of a size in a group."""
+        borders = every_border(request.cluster, group)
+        key = (group.node, size, borders)
         if key not in self._ways:
-            found = stage_ways(sized, borders, stop=self._stop)
-            if found is None:
-                return {}
-            self._ways[key] = found
+            sized = sized_request(request, group, size, pp=2)
+            # What blocks take depends on their setting, not on how many devices the stage has.
+            costs = TrainingCosts(sized) if self._shared is None else self._shared.costs.on(sized.cluster)
+            self._shared = SharedFigures(costs) if self._shared is None else replace(self._shared, costs=costs)
+            self._ways[key] = StageWays(self._shared, borders)
         return self._ways[key]
 
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """Stages of a size in one place of a group, with ways to run them for each number of micro-batches."""
+    """Stages of a size in one place of a group, with ways to run them."""
 
     group: int
     size: int
     place: StageBegin
-    ways: dict[int, list[Way]]
+    ways: StageWays
     border: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    """Candidates with their lines after one another, and the runs of layers that these hold."""
+
+    candidates: list[Unopened]
+    n_opened: int
+    first_line: Ints
+    runs: Runs
+
+    def at(self, line: int) -> tuple[Unopened, int]:
+        """Return the candidates that a line is of, and which of their lines it is."""
+        owner = int(np.searchsorted(self.first_line, line, side="right")) - 1
+        return self.candidates[owner], line - int(self.first_line[owner])
+
+    def of_run(self, run: int) -> list[Unopened]:
+        """Return the candidates that are not opened among the ways of a run."""
+        lines = self.runs.line[run, : self.runs.number[run]].tolist()
+        return list(dict.fromkeys(each for each, _ in map(self.at, lines) if each.ways is None))
 
 
 class _Space:
     """Stages that differ on one arrangement of the node groups."""
 
-    def __init__(self, request: TrainingRequest, known: _Known):
-        self.request = request
-        self._columns: list[_Column] = []
-        cluster = request.cluster
-        for index, group in enumerate(cluster.groups):
-            for size in stage_sizes(request, group):
-                borders = every_border(cluster, group)
-                ways = known.ways(sized_request(request, group, size, pp=2), size, borders)
-                if any(ways.values()):
-                    self._columns += [
-                        _Column(index, size, place, ways, borders.index(place.borders))
-                        for place in places(cluster, index, size)
-                    ]
-        self.counts = sorted({count for column in self._columns for count in column.ways})
-
-    def best(self, count: int, *, below_s: float, stop: Stop) -> Partition | None:
-        """The best stages for a number of micro-batches, at least two of them, that take less than ``below_s``; configs are
-        ways. Raises SearchStopped."""
-        columns = [column for column in self._columns if column.ways.get(count)]
-        listed = [
-            unbeaten_runs(column.ways[count], column.border, n_microbatches=count, below_s=below_s, stop=stop)
-            for column in columns
+    def __init__(self, request: TrainingRequest, arrangement: Arrangement, known: _Known):
+        self.request, self.arrangement = request, arrangement
+        cluster, self._layers = request.cluster, Layers.of(request.model)
+        self._columns = [
+            _Column(index, size, place, ways, every_border(cluster, group).index(place.borders))
+            for index, group in enumerate(cluster.groups)
+            for size in stage_sizes(request, group)
+            for ways in (known.ways(request, group, size),)
+            for place in places(cluster, index, size)
         ]
+        self.counts = sorted({count for column in self._columns for count in column.ways.counts})
+
+    def search(self, count: int, best: _Best, *, stop: Stop) -> Iterator[float]:
+        """Look for better stages for a number of micro-batches, at least two of them, and yield rising bounds of all that there
+        are, until there are none. Raises SearchStopped.
+
+        The bound is the best partition where candidates that are not opened take the least of their ways. Those that its
+        stages could be are opened then, and the best partition of opened ways is a plan.
+        """
+        columns = [column for column in self._columns if column.ways.candidates(count, stop)]
+        opened, everything = dict[tuple[StageWays, int], _Listed](), dict[tuple[StageWays, int], _Listed]()
+        while (bound := self._least(columns, count, everything, False, best.below_s, stop)) is not None:
+            yield bound.objective_s
+            unopened = dict[Unopened, StageWays]()
+            for stage in bound.stages:
+                column, run = columns[stage.submesh], int(self._layers.run_of[stage.first, stage.last])
+                for each in everything[column.ways, column.border].of_run(run):
+                    unopened[each] = column.ways
+            for each, ways in unopened.items():
+                ways.open(each, stop)
+            found = self._least(columns, count, opened, True, best.below_s, stop)
+            if found is not None:
+                best.limit_s, best.found = found.objective_s, self._chosen(columns, count, opened, found)
+
+    def _least(
+        self,
+        columns: list[_Column],
+        count: int,
+        known: dict[tuple[StageWays, int], _Listed],
+        only_opened: bool,
+        below_s: float,
+        stop: Stop,
+    ) -> Partition | None:
+        """The best stages that take less than ``below_s``, of opened candidates alone or of all; configs are ways of runs."""
+        for column in columns:
+            self._list(column, count, known, only_opened, below_s, stop)
         heed(stop)
+        listed = [known[column.ways, column.border].runs for column in columns]
         most = max((int(runs.number.max()) for runs in listed), default=0)
         if not most:
             return None
-        n_layers = len(self.request.model.layers)
-        shape = (n_layers, n_layers, len(listed), most)
+        shape = (len(listed[0].number), len(listed), most)
         if math.prod(shape) > MAX_ENTRIES:
             raise WorkloadError(
                 "too many ways to run a stage to search all of them",
-                given=f"{most} ways of a run of layers, {len(listed)} sizes and places, {n_layers} layers",
-                allowed=f"{MAX_ENTRIES:,} entries of layers x layers x sizes and places x ways",
+                given=f"{most} ways of a run of layers, {len(listed)} sizes and places, {shape[0]} runs of unlike layers",
+                allowed=f"{MAX_ENTRIES:,} entries of runs x sizes and places x ways",
                 remedy="restrict dp, tp, cp, ep, recompute, zero_stages or microbatch in 'search'",
             )
         times, later, extra = np.full(shape, np.inf), np.full(shape, -1, np.int64), np.zeros(shape)
         for place, runs in enumerate(listed):
-            width = min(most, runs.time_s.shape[2])
-            used = np.arange(width) < runs.number[:, :, None]
+            width = min(most, runs.time_s.shape[1])
+            used = np.arange(width) < runs.number[:, None]
             for dense, part in ((times, runs.time_s), (later, runs.later), (extra, runs.extra_s)):
-                dense[:, :, place, :width][used] = part[:, :, :width][used]
-        found = partition(
+                dense[:, place, :width][used] = part[:, :width][used]
+        return partition(
             times,
             later,
             submesh_devices=np.array([column.size for column in columns]),
@@ -352,27 +446,42 @@ class _Space:
             n_devices=self.request.cluster.n_devices,
             n_microbatches=count,
             extra_s=extra,
+            row_of=self._layers.run_of,
             stage_counts=self.request.search.pp or None,
             below_s=below_s,
         )
-        if found is None:
-            return None
-        stages = tuple(
-            replace(
-                stage,
-                submesh=self._columns.index(columns[stage.submesh]),
-                config=int(listed[stage.submesh].way[stage.first, stage.last, stage.config]),
-            )
-            for stage in found.stages
-        )
-        return replace(found, stages=stages)
 
-    def chosen(self, count: int, found: Partition) -> tuple[list[StageWay], tuple[StageSpan, ...]]:
+    def _list(
+        self,
+        column: _Column,
+        count: int,
+        known: dict[tuple[StageWays, int], _Listed],
+        only_opened: bool,
+        below_s: float,
+        stop: Stop,
+    ) -> None:
+        """Know the runs of a column's candidates as far as they are opened now."""
+        every, key = column.ways.candidates(count, stop), (column.ways, column.border)
+        n_opened = sum(each.ways is not None for each in every)
+        if key in known and known[key].n_opened == n_opened:
+            return
+        candidates = [each for each in every if each.ways is not None] if only_opened else every
+        lines = Lines.joined([every[0].lines.only([]), *(each.lines for each in candidates)])
+        runs = unbeaten_runs(lines, column.border, self._layers, n_microbatches=count, below_s=below_s, stop=stop)
+        first_line = np.cumsum([0, *(len(each.lines.step_s) for each in candidates)])
+        known[key] = _Listed(candidates, n_opened, first_line, runs)
+
+    def _chosen(
+        self, columns: list[_Column], count: int, opened: dict[tuple[StageWays, int], _Listed], found: Partition
+    ) -> _Found:
         """Return the way in which each stage of a partition runs."""
         ways, spans = list[StageWay](), list[StageSpan]()
         for stage in found.stages:
-            column = self._columns[stage.submesh]
-            way, group = column.ways[count][stage.config], self.request.cluster.groups[column.group]
+            column, run = columns[stage.submesh], self._layers.run_of[stage.first, stage.last]
+            listed, group = opened[column.ways, column.border], self.request.cluster.groups[column.group]
+            candidates, line = listed.at(int(listed.runs.line[run, stage.config]))
+            assert candidates.ways is not None, "found among opened candidates"
+            way = candidates.ways[line]
             ways.append(StageWay(way.costs, way.candidate, way.sharding, group, column.size, column.place.borders))
             spans.append(StageSpan(stage.first, stage.last, way.mode))
-        return ways, tuple(spans)
+        return _Found(self, count, found.objective_s, tuple(ways), tuple(spans))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology, part_of_node
 from meshwright.solver.answer.stage import DeviceRange
-from meshwright.solver.control import Stop, heed
+from meshwright.solver.control import SearchStopped, Stop, heed
 from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, Recompute, StageDegrees
 from meshwright.solver.problem.graph import ModelGraph
@@ -18,8 +18,11 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import FloatArray, Sharding, StageTable
-from meshwright.solver.training.space.candidates import Candidate, families
+from meshwright.solver.training.search.bounds import SharedFigures
+from meshwright.solver.training.search.family_view import FamilyView
+from meshwright.solver.training.space.candidates import Candidate, CandidateFamily, families
 from meshwright.solver.training.space.schedules import PLAIN
+from meshwright.solver.training.space.state_places import StatePlace
 
 # Numbers of devices that stages of different degrees may have, and the cluster as stages of one size see it.
 
@@ -181,13 +184,13 @@ def _exactly(sized: Sequence[tuple[int, int]], total: int) -> list[tuple[int, in
     return None
 
 
-# Ways to run a stage of so many devices of a node group: every candidate, sharding and recompute mode that no other beats.
+# Ways to run a stage of so many devices of a node group: every candidate, sharding and recompute mode, opened as far as asked.
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
     """One way to run a stage, under one recompute mode; ``boundary_s`` is what a micro-batch's sends take between each of the
-    borders that `stage_ways` was asked for."""
+    borders that `StageWays` was asked for."""
 
     costs: TrainingCosts
     candidate: Candidate
@@ -197,22 +200,124 @@ class Way:
     boundary_s: tuple[float, ...]
 
 
-def stage_ways(request: TrainingRequest, borders: Sequence[Borders], *, stop: Stop) -> dict[int, list[Way]] | None:
-    """Ways to run a stage of `stage_sizes.sized_request` by the number of micro-batches; those that others beat between all of
-    these borders left out. None when stopped."""
-    found: dict[int, list[Way]] = {}
-    costs, layers = TrainingCosts(request), _unlike_layers(request.model)
-    with costs.stopped_by(stop):
-        for family in families(request):
-            heed(stop)
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """What ways to run a stage take, a line each.
+
+    figures      [line, figure, layer] of layers that stand for all (`unlike_layers`): time, extra, static, activation and
+                 transient bytes, bytes on the host that stay and that micro-batches in flight keep, bytes on drives
+    capacity     [line, 3] bytes that fit device, host and drives
+    boundary_s   [line, borders] sends of a micro-batch
+    step_s       [line] what a step adds to stages after the first
+    """
+
+    figures: FloatArray
+    capacity: FloatArray
+    boundary_s: FloatArray
+    step_s: FloatArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Lines]) -> Lines:
+        """Lines of several, after one another."""
+        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+
+    def unbeaten(self) -> list[int]:
+        """Lines that no other beats or equals in everything of which less is better; of equal ones the first."""
+        n_lines = len(self.step_s)
+        costs = np.column_stack([self.figures.reshape(n_lines, -1), self.boundary_s, self.step_s, -self.capacity])
+        kept: list[int] = []
+        for index in np.lexsort((np.arange(n_lines), costs.sum(axis=1))):
+            if not kept or not (costs[kept] <= costs[index]).all(axis=1).any():
+                kept.append(int(index))
+        return sorted(kept)
+
+    def only(self, kept: Sequence[int]) -> Lines:
+        """Some of the lines."""
+        return Lines(*(getattr(self, each.name)[kept] for each in fields(self)))
+
+
+@dataclass(eq=False)
+class Unopened:
+    """Candidates of a family in one place of state, by lines that none of their ways is below; their ways once opened."""
+
+    family: CandidateFamily
+    place: StatePlace
+    lines: Lines
+    ways: list[Way] | None = None
+
+
+class StageWays:
+    """Ways to run stages of one size, in candidates that are opened one by one.
+
+    Figures are of the costs of a `sized_request`. Candidates that are not opened take of each block that is not the main one
+    the least of each figure over its choices: most ways differ in blocks that a run of layers does not hold.
+    """
+
+    def __init__(self, shared: SharedFigures, borders: Sequence[Borders]):
+        self._shared, self._costs, self._borders = shared, shared.costs, borders
+        self._layers = unlike_layers(self._costs.model)
+        self._families: dict[int, list[CandidateFamily]] = {}
+        for family in families(self._costs.request):
             if PLAIN in family.pipelinings:
-                known = found.setdefault(family.n_microbatches, [])
-                for candidate in family.candidates():
+                plain = replace(family, pipelinings=(PLAIN,))
+                self._families.setdefault(family.n_microbatches, []).append(plain)
+        self._known: dict[int, list[Unopened]] = {}
+
+    @property
+    def counts(self) -> Collection[int]:
+        """Numbers of micro-batches."""
+        return self._families
+
+    def candidates(self, count: int, stop: Stop) -> list[Unopened]:
+        """Candidates of a number of micro-batches. Raises SearchStopped."""
+        if count not in self._known:
+            found: list[Unopened] = []
+            with self._costs.stopped_by(stop) as unit:
+                for family in self._families.get(count, ()):
                     heed(stop)
-                    if candidate.pipelining == PLAIN:
-                        known += _of_candidate(costs, candidate, borders)
-        return {count: _unbeaten(ways, layers, stop) for count, ways in found.items()}
-    return None
+                    found += self._of_family(family)
+            if unit.was_stopped:
+                raise SearchStopped
+            self._known[count] = found
+        return self._known[count]
+
+    def _of_family(self, family: CandidateFamily) -> Iterator[Unopened]:
+        view = FamilyView(self._shared, family)
+        if not view.choices.shardings:
+            return
+        of_layer = view.choices.by_main
+        boundary_s = [_boundary_s(self._costs, view.first, each) for each in self._borders]
+        for place in family.places:
+            rows = view.rows(place).with_least(view.choices.of_row)
+            by_mode = (rows.time_s, rows.kept_bytes, rows.transient_bytes)
+            time_s, kept, transient = (figures[0][:, of_layer[:, self._layers]] for figures in by_mode)
+            static, extra_s, bucket_s = (figures[0] for figures in (rows.static_bytes, rows.extra_s, rows.first_bucket_s))
+            once_s = extra_s[of_layer[:, self._layers]]
+            once_s[:, 0] += bucket_s[of_layer[:, 0]]
+            step_s = bucket_s[of_layer[:, 1:-1] if of_layer.shape[1] > 2 else of_layer].max(axis=1)
+            nothing = np.zeros_like(time_s)
+            on_device = (time_s, nothing + once_s, nothing + static[of_layer[:, self._layers]], kept, transient)
+            figures = np.stack([*on_device, nothing, nothing, nothing], axis=2)
+            n_lines = figures.shape[0] * figures.shape[1]
+            lines = Lines(
+                figures.reshape(n_lines, *figures.shape[2:]),
+                np.tile([max(0.0, float(rows.capacity_bytes[0])), np.inf, np.inf], (n_lines, 1)),
+                np.tile(boundary_s, (n_lines, 1)),
+                np.tile(step_s, figures.shape[0]),
+            )
+            yield Unopened(family, place, lines)
+
+    def open(self, candidates: Unopened, stop: Stop) -> None:
+        """Put the ways of candidates in the place of what they take at least. Raises SearchStopped."""
+        ways: list[Way] = []
+        with self._costs.stopped_by(stop) as unit:
+            for candidate in replace(candidates.family, places=(candidates.place,)).candidates():
+                ways += _of_candidate(self._costs, candidate, self._borders)
+        if unit.was_stopped:
+            raise SearchStopped
+        lines = Lines.joined([_line(way, self._layers) for way in ways])
+        kept = lines.unbeaten()
+        candidates.ways, candidates.lines = [ways[index] for index in kept], lines.only(kept)
 
 
 def stage_table(costs: TrainingCosts, candidate: Candidate, sharding: Sharding, borders: Borders) -> StageTable:
@@ -248,35 +353,18 @@ def _only(table: StageTable, row: int) -> StageTable:
     )
 
 
-def _unlike_layers(model: ModelGraph) -> list[int]:
+def unlike_layers(model: ModelGraph) -> list[int]:
     """Layers that stand for all: copies of a block cost the same, but for the model's first layer."""
     return sorted({0, *{name: layer for layer, name in enumerate(model.layers)}.values()})
 
 
-def _unbeaten(ways: list[Way], layers: list[int], stop: Stop) -> list[Way]:
-    """Ways that no other beats or equals in every cost of every layer; of equal ones the first. Raises SearchStopped."""
-    if not ways:
-        return []
-    costs = np.array([_losses(way, layers) for way in ways])
-    order = np.lexsort((np.arange(len(ways)), costs.sum(axis=1)))
-    kept: list[int] = []
-    for index in order:
-        heed(stop)
-        if not kept or not (costs[kept] <= costs[index]).all(axis=1).any():
-            kept.append(int(index))
-    return [ways[index] for index in sorted(kept)]
-
-
-def _losses(way: Way, layers: list[int]) -> FloatArray:
-    """Everything of which less is better."""
-    table = way.table
-    host = table.parts.host_activation_bytes[0], table.parts.host_static_bytes, table.parts.nvme_bytes
-    columns = (table.time_s[0], table.activation_bytes[0], table.transient_bytes[0], table.static_bytes, table.extra_s, *host)
-    rest = [
-        *way.boundary_s,
-        table.step_s,
-        -table.capacity_bytes,
-        -table.parts.host_capacity_bytes,
-        -table.parts.nvme_capacity_bytes,
-    ]
-    return np.concatenate([*(column[layers] for column in columns), rest])
+def _line(way: Way, layers: list[int]) -> Lines:
+    table, parts = way.table, way.table.parts
+    on_device = (table.time_s[0], table.extra_s, table.static_bytes, table.activation_bytes[0], table.transient_bytes[0])
+    away = (parts.host_static_bytes, parts.host_activation_bytes[0], parts.nvme_bytes)
+    return Lines(
+        np.array([[figure[layers] for figure in (*on_device, *away)]]),
+        np.array([[max(0.0, table.capacity_bytes), parts.host_capacity_bytes, parts.nvme_capacity_bytes]]),
+        np.array([way.boundary_s]),
+        np.array([table.step_s]),
+    )
