@@ -186,7 +186,7 @@ class TrainingForm(Generic[OwnLayout]):
 FORMS: tuple[TrainingForm[Any], ...] = (
     TrainingForm(Form.UNIFORM, Uniform, refuse_uniform, best_uniform, predict_uniform, parts=3),
     TrainingForm(Form.BY_GROUP, ByGroup, refuse_by_group, best_by_group, predict_by_group, parts=1),
-    TrainingForm(Form.STAGEWISE, Stagewise, refuse_stagewise, best_stagewise, predict_stagewise, parts=2),
+    TrainingForm(Form.STAGEWISE, Stagewise, refuse_stagewise, best_stagewise, predict_stagewise, parts=3),
 )
 """Forms in the order in which they are searched."""
 
