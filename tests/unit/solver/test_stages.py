@@ -15,6 +15,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.stages import Partition, objective_s, partition
 
 Problem = dict[str, Any]
+TABLES = ("times_s", "max_in_flight", "extra_s")
 
 
 def random_problem(seed: int) -> Problem:
@@ -74,6 +75,25 @@ def every_partition(problem: Problem) -> Iterator[float]:
                         yield from extend(end + 1, used, [*chosen, (first, end, s, c)])
 
     return extend(0, 0, [])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_that_cost_the_same_may_share_a_row(seed: int) -> None:
+    problem = random_problem(seed)
+    n_blocks = len(problem["times_s"])
+    rows = np.random.default_rng(seed).integers(0, 3, (n_blocks, n_blocks))
+    tables = {name: problem[name].reshape(-1, *problem[name].shape[2:])[:3] for name in TABLES if name in problem}
+    tables = {name: np.resize(table, (3, *table.shape[1:])) for name, table in tables.items()}
+    shared = partition(**problem | tables, row_of=rows)
+    assert shared == partition(**problem | {name: table[rows] for name, table in tables.items()})
+
+
+def test_rows_that_there_are_not_are_refused() -> None:
+    problem = random_problem(1)
+    tables = {name: problem[name].reshape(-1, *problem[name].shape[2:]) for name in TABLES if name in problem}
+    n_blocks = len(problem["times_s"])
+    with pytest.raises(InvalidInputError, match="row_of"):
+        partition(**problem | tables, row_of=np.full((n_blocks, n_blocks), n_blocks**2))
 
 
 @pytest.mark.slow
