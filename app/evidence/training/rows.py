@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
@@ -16,8 +17,11 @@ from meshwright.app.evidence.training.stated import (
     completed_by_rules,
     stated_over,
 )
-from meshwright.costmodels.model.implementation import AttentionKernels, FlashAttention, SelectiveRecompute
+from meshwright.costmodels.model.implementation import AttentionKernels, FlashAttention, SelectiveRecompute, TrainedWeights
 from meshwright.solver.problem.implementation import StatedImplementation
+
+_SAYS_ADAPTERS = re.compile(r"(?<![a-z])(q?lora|dora)(?![a-z])", re.IGNORECASE)
+"""A word of a model's name by which adapters are trained: `Llama-2-70B-LoRA-r16`."""
 
 SECOND_FLASH_ATTENTION = 2
 
@@ -179,7 +183,8 @@ def _with_source(cells: Cells, source: Source) -> Cells:
 
 
 def _in_columns(cells: Cells) -> StatedImplementation:
-    """Return what columns state of the framework. Where rows tell generations of FlashAttention apart, 2 is the second."""
+    """Return what columns state of the framework. Where rows tell generations of FlashAttention apart, 2 is the second. A model
+    whose name says LoRA is trained by adapters."""
     generation = cells.count("flash_attention")
     every_second = cells.text("recompute") == "selective (op)"
     kernels = None if generation is None else AttentionKernels.FUSED if generation else AttentionKernels.UNFUSED
@@ -187,6 +192,7 @@ def _in_columns(cells: Cells) -> StatedImplementation:
         attention_kernels=kernels,
         attention=FlashAttention.FLASH_2 if generation == SECOND_FLASH_ATTENTION else None,
         selective=SelectiveRecompute.EVERY_SECOND_PRODUCT if every_second else None,
+        trained=TrainedWeights.ADAPTERS if _SAYS_ADAPTERS.search(cells.text("model")) else None,
     )
 
 

@@ -16,6 +16,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.implementation import (
     AttentionKernels,
     HeadGradients,
+    HostPath,
     LossKernels,
     SelectiveRecompute,
     TensorOverlap,
@@ -71,6 +72,8 @@ LTS = "case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)"
         ),
         ({"source_id": "aleph_layouts", "notes": "RMS kernel"}, "kernels", VectorKernels.FUSED_NORMS),
         ({"source_id": "mbridge_sftlora", "notes": "LoRA performance"}, "trained", TrainedWeights.ADAPTERS),
+        ({"source_id": "mlperf_lora", "notes": "SP=1 TP_COMM_OVERLAP=True"}, "tensor_overlap", TensorOverlap.USERBUFFERS),
+        ({"source_id": "mlperf_training", "notes": "LAYER_CUDA_GRAPH=1 FP8_DPA=0"}, "host", HostPath.CUDA_GRAPHS),
         ({"source_id": "ours", "recompute": "selective (op)"}, "selective", SelectiveRecompute.EVERY_SECOND_PRODUCT),
         ({"source_id": "ours", "notes": "compile; kernel=torch; LoRA performance; async TP"}, "kernels", None),
     ],

@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.app.evidence.training.rows import COLUMNS, RunStatus, read_measured_runs
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.implementation import TrainedWeights
 from tests.unit.app.validation.tables import measured, write_table
 
 
@@ -21,6 +22,20 @@ def test_cells_are_read_as_what_they_are(tmp_path: Path) -> None:
 def test_a_throughput_alone_gives_the_step_time(tmp_path: Path) -> None:
     row = measured(tmp_path, step_time_s="", tokens_per_s="26214.4")
     assert row.outcome.step_time_s == pytest.approx(64 * 4096 / 26214.4)
+
+
+@pytest.mark.parametrize(
+    ("model", "trained"),
+    [
+        ("Llama-2-70B-LoRA-r16", TrainedWeights.ADAPTERS),
+        ("llama-3-8b qlora", TrainedWeights.ADAPTERS),
+        ("Florala-7B", None),
+        ("LLoRATiny", None),
+        ("Llama-3-8B", None),
+    ],
+)
+def test_a_name_that_says_lora_trains_adapters(tmp_path: Path, model: str, trained: TrainedWeights | None) -> None:
+    assert measured(tmp_path, model=model).run.implementation.trained is trained
 
 
 @pytest.mark.parametrize(
