@@ -20,17 +20,17 @@ from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import resolve_request
 from meshwright.costmodels.cluster.cluster import TIMED_ALONE
 from meshwright.costmodels.errors import InvalidInputError, ModelError, WorkloadError
-from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, HIDDEN, SEQ, TOP_K
+from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, HEADS, HIDDEN, SEQ, TOP_K
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, forward_flops
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.sharding_problem.solve import SolveStatus
 from meshwright.solver.sharding_problem.work import WorkLimit
 from meshwright.solver.strategies.graph_costs import GraphCosts, communication
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph
-from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training
 from tests.support.requests_given import training
 from tests.unit.app.importers.traced_models import CONFIGS, DECODER_SEQ_LEN, DEEP, SEQ_LEN, TOKENS, TRACES, program
@@ -128,6 +128,29 @@ def test_an_encoder_decoder_attends_to_tokens_of_two_lengths() -> None:
     assert sorted(sizes[dim] for dim in key.dims) == sorted((2, SEQ_LEN, 8, 32))
     # Scores and their product with the values: 2 x 2 FLOPs a query, key, head and its own dim.
     assert forward_flops(cross, sizes) == 4 * 2 * DECODER_SEQ_LEN * SEQ_LEN * 8 * 32
+
+
+def test_a_table_of_relative_positions_is_a_weight_of_the_first_attention_of_its_stack() -> None:
+    graph = traced("t5")
+    tables = [[weight.dims for weight in a.weights] for a in operators(graph, OperatorKind.ATTENTION)]
+    assert [len(found) for found in tables] == [1, 0, 1, 0, 0, 0, 0, 0]
+    assert tables[0] == tables[2]
+    assert tables[0][0][1] == HEADS
+    assert graph.dims[tables[0][0][0]] == 32
+    assert len(operators(graph, OperatorKind.EMBEDDING)) == 2
+
+
+def test_a_bias_of_scores_that_all_heads_share_stays_a_lookup() -> None:
+    changed = document("llama")
+    changed["parameters"].append({"tensor": ["table", "float32", 100, SEQ_LEN], "name": "table"})
+    changed["constants"].append(["places", "int64", SEQ_LEN])
+    at, call = next(each for each in enumerate(changed["operators"]) if "scaled_dot" in each[1]["op"])
+    call["kwargs"]["attn_mask"] = {"tensor": "bias"}
+    lookup = {"op": "aten.embedding.default", "args": [{"tensor": "table"}, {"tensor": "places"}], "kwargs": {}}
+    changed["operators"].insert(at, lookup | {"outputs": [["bias", "float32", SEQ_LEN, SEQ_LEN]]})
+    graph = read_traced_graph(changed).graph
+    assert not any(a.weights for a in operators(graph, OperatorKind.ATTENTION))
+    assert [weight.name for o in operators(graph, OperatorKind.EMBEDDING) for weight in o.weights][-1] == "table"
 
 
 @pytest.mark.slow
