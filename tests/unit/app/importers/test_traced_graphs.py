@@ -140,12 +140,21 @@ def test_a_table_of_relative_positions_is_a_weight_of_the_first_attention_of_its
     assert len(operators(graph, OperatorKind.EMBEDDING)) == 2
 
 
+def test_a_table_whose_bias_is_read_elsewhere_too_is_stored_once() -> None:
+    changed = document("t5")
+    at, call = next(each for each in enumerate(changed["operators"]) if "scaled_dot" in each[1]["op"])
+    changed["parameters"].append({"tensor": ["added", "float32", 10, SEQ_LEN], "name": "added"})
+    reads = {"op": "aten.linear.default", "args": [call["args"][3], {"tensor": "added"}], "kwargs": {}}
+    changed["operators"].insert(at + 1, reads | {"outputs": [["more", "float32", 1, 8, SEQ_LEN, 10]]})
+    assert read_traced_graph(changed).graph.parameters() == template("t5").parameters() + 10 * SEQ_LEN
+
+
 def test_a_bias_of_scores_that_all_heads_share_stays_a_lookup() -> None:
     changed = document("llama")
     changed["parameters"].append({"tensor": ["table", "float32", 100, SEQ_LEN], "name": "table"})
     changed["constants"].append(["places", "int64", SEQ_LEN])
     at, call = next(each for each in enumerate(changed["operators"]) if "scaled_dot" in each[1]["op"])
-    call["kwargs"]["attn_mask"] = {"tensor": "bias"}
+    call["args"][3] = {"tensor": "bias"}
     lookup = {"op": "aten.embedding.default", "args": [{"tensor": "table"}, {"tensor": "places"}], "kwargs": {}}
     changed["operators"].insert(at, lookup | {"outputs": [["bias", "float32", SEQ_LEN, SEQ_LEN]]})
     graph = read_traced_graph(changed).graph
