@@ -176,12 +176,14 @@ class Stored:
 class Value:
     """A tensor as an operator sees it: a stored one behind views, which may repeat it along new atoms. ``causal`` marks
     constants that a comparison or a triangle made, of which masks are made. ``picks`` is the axis whose places a router chose
-    from: of its whole numbers, of all that follows from them, and of parameters that they pick."""
+    from: of its whole numbers, of all that follows from them, and of parameters that they pick. ``lookup`` is the step that
+    looked up what it is made of element by element: a bias of scores."""
 
     stored: Stored
     axes: Axes
     causal: bool = False
     picks: Axis = ()
+    lookup: Step | None = None
 
     @property
     def origin(self) -> Origin:

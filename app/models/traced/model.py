@@ -71,8 +71,8 @@ _FUSED = (StepKind.VECTOR, StepKind.PART, StepKind.LOSS)
 
 
 def grouped(steps: Sequence[Step]) -> list[Step]:
-    """Steps that matter, grouped, in an order of execution."""
-    live = _live(_cut_projections(steps))
+    """Steps that matter, grouped, in an order of execution; a lookup whose table an attention took over is none."""
+    live = _live(_cut_projections([step for step in steps if step.kind is not StepKind.EMBEDDING or step.weights]))
     readers = _readers(live)
     group_of: dict[int, int] = {}
     members: dict[int, list[Step]] = defaultdict(list)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from meshwright.app.models.traced.atoms import Atom, Axis, Read, Step, StepKind, Stored, Value, atoms_of, resolve
+from meshwright.app.models.traced.atoms import Atom, Axis, Read, Step, StepKind, Stored, Value, atoms_of, axis_size, resolve
 from meshwright.app.models.traced.reading import Trace
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import (
@@ -49,6 +49,10 @@ def roles(trace: Trace) -> Roles:
     tokens: Counter[Atom] = Counter()
     heads: dict[tuple[tuple[Atom, ...], tuple[Atom, ...]], None] = {}
     head_sizes: set[Atom] = set()
+    for query, key, _ in trace.attended:
+        if axis_size(query.axes[-2]) == axis_size(key.axes[-2]):
+            # A decoder that writes as many tokens as its encoder reads, as templates have it.
+            trace.atoms.unify(query.axes[-2], key.axes[-2])
     for query, key, value in trace.attended:
         for side in (query, key):
             for atom in resolve(side.axes[-2]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, StepKind, Stored, Value, axis_size, resolve
+from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, Step, StepKind, Stored, Value, axis_size, resolve
 from meshwright.app.models.traced.reading import Handler, TracedCall
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.operators import AttentionMask
@@ -155,7 +155,18 @@ def _attention(call: TracedCall) -> None:
     )
     step.reads = [Read(query.stored), Read(key.stored), Read(value.stored)]
     step.kept.append(step.outputs[0])
+    if mask is not None and mask.lookup is not None:
+        _take_table(call, step, heads, mask, mask.lookup)
     call.trace.note_attention(query, key, value)
+
+
+def _take_table(call: TracedCall, attention: Step, heads: Axis, bias: Value, lookup: Step) -> None:
+    """A table with a column for each head, in which a bias of scores was looked up, is a weight of the first attention that
+    reads it: its kernel looks it up. The lookup is left without its table."""
+    columns = [resolve(weight.stored.axes[-1]) for weight in lookup.weights]
+    if len(bias.axes) > 2 and columns == [resolve(bias.axes[-3])]:
+        _equal(call, bias.axes[-3], heads)
+        attention.weights, lookup.weights = lookup.weights, []
 
 
 def _embedding(call: TracedCall) -> None:
@@ -163,6 +174,7 @@ def _embedding(call: TracedCall) -> None:
     step = call.emit(StepKind.EMBEDDING, [table], [(*index.axes, table.axes[-1])])
     # The index is a constant, and the lookup's only input.
     step.reads = [Read(Stored(f"{index.stored.name}:{step.outputs[0].name}", index.axes, Origin.ACTIVATION))]
+    call.trace.bind(step.outputs[0].name, Value(step.outputs[0], step.outputs[0].axes, lookup=step))
 
 
 def _indexed(call: TracedCall) -> None:

@@ -102,9 +102,10 @@ def _vector(
     )  # fmt: skip
     if again is Again.OUTPUT:
         step.kept = list(step.outputs)
-    if any(value.causal for value in values):
-        for stored in step.outputs:
-            call.trace.bind(stored.name, Value(stored, stored.axes, causal=True))
+    causal = any(value.causal for value in values)
+    lookup = next((value.lookup for value in values if value.lookup is not None), None)
+    for stored in step.outputs:
+        call.trace.bind(stored.name, Value(stored, stored.axes, causal, lookup=lookup))
 
 
 def _norm(call: TracedCall) -> None:

@@ -20,7 +20,7 @@ from meshwright.app.requests.files import FilesBeside
 from meshwright.app.requests.resolve import resolve_request
 from meshwright.costmodels.cluster.cluster import TIMED_ALONE
 from meshwright.costmodels.errors import InvalidInputError, ModelError, WorkloadError
-from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, HIDDEN, SEQ, TOP_K
+from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, HEADS, HIDDEN, SEQ, TOP_K
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, forward_flops
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import ModelGraph
@@ -128,6 +128,38 @@ def test_an_encoder_decoder_attends_to_tokens_of_two_lengths() -> None:
     assert sorted(sizes[dim] for dim in key.dims) == sorted((2, SEQ_LEN, 8, 32))
     # Scores and their product with the values: 2 x 2 FLOPs a query, key, head and its own dim.
     assert forward_flops(cross, sizes) == 4 * 2 * DECODER_SEQ_LEN * SEQ_LEN * 8 * 32
+
+
+def test_a_table_of_relative_positions_is_a_weight_of_the_first_attention_of_its_stack() -> None:
+    graph = traced("t5")
+    tables = [[weight.dims for weight in a.weights] for a in operators(graph, OperatorKind.ATTENTION)]
+    assert [len(found) for found in tables] == [1, 0, 1, 0, 0, 0, 0, 0]
+    assert tables[0] == tables[2]
+    assert tables[0][0][1] == HEADS
+    assert graph.dims[tables[0][0][0]] == 32
+    assert len(operators(graph, OperatorKind.EMBEDDING)) == 2
+
+
+def test_a_table_whose_bias_is_read_elsewhere_too_is_stored_once() -> None:
+    changed = document("t5")
+    at, call = next(each for each in enumerate(changed["operators"]) if "scaled_dot" in each[1]["op"])
+    changed["parameters"].append({"tensor": ["added", "float32", 10, SEQ_LEN], "name": "added"})
+    reads = {"op": "aten.linear.default", "args": [call["args"][3], {"tensor": "added"}], "kwargs": {}}
+    changed["operators"].insert(at + 1, reads | {"outputs": [["more", "float32", 1, 8, SEQ_LEN, 10]]})
+    assert read_traced_graph(changed).graph.parameters() == template("t5").parameters() + 10 * SEQ_LEN
+
+
+def test_a_bias_of_scores_that_all_heads_share_stays_a_lookup() -> None:
+    changed = document("llama")
+    changed["parameters"].append({"tensor": ["table", "float32", 100, SEQ_LEN], "name": "table"})
+    changed["constants"].append(["places", "int64", SEQ_LEN])
+    at, call = next(each for each in enumerate(changed["operators"]) if "scaled_dot" in each[1]["op"])
+    call["args"][3] = {"tensor": "bias"}
+    lookup = {"op": "aten.embedding.default", "args": [{"tensor": "table"}, {"tensor": "places"}], "kwargs": {}}
+    changed["operators"].insert(at, lookup | {"outputs": [["bias", "float32", SEQ_LEN, SEQ_LEN]]})
+    graph = read_traced_graph(changed).graph
+    assert not any(a.weights for a in operators(graph, OperatorKind.ATTENTION))
+    assert [weight.name for o in operators(graph, OperatorKind.EMBEDDING) for weight in o.weights][-1] == "table"
 
 
 @pytest.mark.slow
@@ -285,8 +317,9 @@ def test_a_trace_has_one_sequence_length() -> None:
         resolve_request(request("llama", 2 * SEQ_LEN), files=FilesBeside(TRACES))
 
 
-@pytest.mark.parametrize(("name", "seq_len"), [("vit", 197), ("resnet", 1)])
+@pytest.mark.parametrize(("name", "seq_len"), [("vit", 197), ("resnet", 1), ("t5", SEQ_LEN)])
 def test_a_trace_without_a_stream_of_tokens_is_sharded_not_staged(name: str, seq_len: int) -> None:
+    """The decoder of T5 here writes another number of tokens than its encoder reads."""
     resolved = resolve_request(request(name, seq_len), files=FilesBeside(TRACES))
     assert isinstance(resolved, TrainingRequest)
     with pytest.raises(WorkloadError, match="shard --model"):

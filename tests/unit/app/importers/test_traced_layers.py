@@ -21,6 +21,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.graph import RESIDUAL, Block, BlockRun, ModelGraph
+from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
@@ -44,8 +45,22 @@ def traced(name: str) -> ModelGraph:
         ("mixtral", [("embedding", 1, 1), ("layer", 2, 15), ("head", 1, 3)]),
         ("mixtral-batched", [("embedding", 1, 1), ("layer", 2, 15), ("head", 1, 3)]),
         ("qwen3-30b-a3b", [("embedding", 1, 1), ("layer", 48, 17), ("head", 1, 3)]),
-        # Each layer of the decoder reads the encoder's output, so nothing of it is cut.
-        ("t5-11b", [("embedding", 1, 7), ("layer", 23, 10), ("head", 1, 395)]),
+        # The first layer of each stack has a table of relative positions beside what the others have.
+        (
+            "t5-11b",
+            [
+                ("embedding", 1, 1),
+                ("layer", 1, 10),
+                ("layer_2", 23, 10),
+                ("between", 1, 1),
+                ("between_2", 1, 1),
+                ("layer_3", 1, 16),
+                ("layer_4", 23, 16),
+                ("head", 1, 3),
+            ],
+        ),
+        # A decoder of other tokens than its encoder's has no stream that is known, so nothing of it is cut.
+        ("t5", [("embedding", 1, 1), ("layer", 1, 10), ("layer_2", 1, 10), ("head", 1, 53)]),
     ],
 )
 def test_what_repeats_is_a_layer(name: str, runs: list[tuple[str, int, int]]) -> None:
@@ -53,8 +68,15 @@ def test_what_repeats_is_a_layer(name: str, runs: list[tuple[str, int, int]]) ->
     assert [(run.block, run.repeat, len(cut.block(run.block).operators)) for run in cut.chain] == runs
     assert cut.parameters() == whole.parameters()
     assert cut.dims == whole.dims
-    for run in cut.chain[1:]:
-        assert any(tensor.name == RESIDUAL for operator in cut.block(run.block).operators for tensor in operator.inputs)
+    dag = layer_dag(cut)
+    for layer, block in enumerate(cut.layers):
+        reads = {tensor.name for operator in cut.block(block).operators for tensor in operator.inputs}
+        assert (RESIDUAL in reads) == (dag.entries[layer] is not None)
+        assert {cut.block(cut.layers[side]).output for side in dag.sides[layer]} <= reads
+
+
+def test_layers_of_a_decoder_read_the_output_of_the_encoder_as_in_the_template() -> None:
+    assert layer_dag(in_layers(traced("t5-11b"))) == layer_dag(model("t5-11b"))
 
 
 @pytest.mark.parametrize("name", ["resnet", "vit"])
@@ -118,6 +140,13 @@ def test_a_trace_is_planned_as_its_configuration(name: str, seq_len: int) -> Non
     layers = [[span.count for span in stage.blocks if span.block == "layer"] for stage in record_of(mine).stages]
     assert sum(count for stage in layers for count in stage) == {"gpt2-xl": 48, "llama-3.1-8b": 32}[name]
     assert len(layers) == 2
+
+
+def test_an_encoder_and_a_decoder_are_planned_as_those_of_their_configuration() -> None:
+    mine, theirs = (planned(graph, 512) for graph in (in_layers(traced("t5-11b")), model("t5-11b")))
+    assert mine.certificate.objective == pytest.approx(theirs.certificate.objective, rel=1e-4)
+    counts = [[[span.count for span in stage.blocks] for stage in record_of(plan).stages] for plan in (mine, theirs)]
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", pytest.param("qwen3-30b-a3b", marks=pytest.mark.slow)])

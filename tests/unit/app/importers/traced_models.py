@@ -107,7 +107,7 @@ DEEP: dict[str, dict[str, Any]] = {
     "resnet-152": {"model_type": "resnet", "depths": [3, 8, 36, 3], "num_labels": 1000},
 }
 """Models at their own depth, traced with the lengths of ``TOKENS``."""
-TOKENS = {"llama-3.1-8b": (4096, 4096), "gpt2-xl": (1024, 1024), "t5-11b": (512, 256)}
+TOKENS = {"llama-3.1-8b": (4096, 4096), "gpt2-xl": (1024, 1024), "t5-11b": (512, 512)}
 TOKENS |= dict.fromkeys(("mixtral-8x7b", "qwen3-30b-a3b"), (4096, 4096))
 
 
