@@ -24,13 +24,13 @@ from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, HIDDEN,
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, forward_flops
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.graph import ModelGraph
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.sharding_problem.solve import SolveStatus
 from meshwright.solver.sharding_problem.work import WorkLimit
 from meshwright.solver.strategies.graph_costs import GraphCosts, communication
 from meshwright.solver.strategies.operator_graph import Ties, unfolded
 from meshwright.solver.strategies.pricing import TrainingStep
 from meshwright.solver.strategies.solve import GraphSharding, shard_graph
-from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training
 from tests.support.requests_given import training
 from tests.unit.app.importers.traced_models import CONFIGS, DECODER_SEQ_LEN, DEEP, SEQ_LEN, TOKENS, TRACES, program
