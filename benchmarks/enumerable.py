@@ -2,7 +2,7 @@
 
 Run from the root of the repository: python -m benchmarks.enumerable [first seed] [number of seeds]
 With `ablations` as a third word each request is searched again without each of its choices in turn; with `objectives` requests
-ask for the fewest devices, the least cost and the least energy instead.
+ask for the fewest devices, the least cost and the least energy instead. With `solvers` operators are sharded by each solver.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import replace
 from benchmarks.enumerable_traits import chosen, opened
 from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Certificate
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.choices import Objective, OperatorSolver, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify.check import check
@@ -97,15 +98,52 @@ def compare_objectives(first: int, count: int) -> int:
             asked = replace(request, objective=objective)
             plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
             found = plan.certificate.objective
-            same = found == expected if expected is None or found is None else abs(found - expected) <= TOLERANCE * expected
-            if not same or check(plan, asked):
+            if not _is_same(expected, found) or check(plan, asked):
                 wrong.append((seed, objective.value))
     print(f"{count} requests, {feasible} of them feasible: {count - len({seed for seed, _ in wrong})} agree by every objective")
     print(f"{time.process_time() - started_s:.0f} CPU s", *(["wrong:", wrong] if wrong else []))
     return 1 if wrong else 0
 
 
+def compare_solvers(first: int, count: int) -> int:
+    """Prints how many of the requests with operators to shard have one objective by each solver; 1 if one has not."""
+    started_s = time.process_time()
+    wrong, sharded = [], Counter[OperatorSolver]()
+    for seed in range(first, first + count):
+        request = full_request(seed)
+        if request.search.space is Space.LAUNCHABLE or request.search.tp == (1,):
+            # Operators have one strategy each.
+            continue
+        expected, _ = _plan_by(OperatorSolver.ELIMINATION, request)
+        if not expected.operator_solvers:
+            continue
+        for solver in (OperatorSolver.ELIMINATION, OperatorSolver.ILP, OperatorSolver.CP_SAT):
+            found, is_accepted = _plan_by(solver, request)
+            sharded.update(found.operator_solvers)
+            if not _is_same(expected.objective, found.objective) or not is_accepted or found.operator_solvers != (solver,):
+                wrong.append((seed, solver.value))
+    agreeing = {solver.value: number - sum(by == solver.value for _, by in wrong) for solver, number in sharded.items()}
+    print(f"of {count} requests, with one objective by each solver: {agreeing}, {time.process_time() - started_s:.0f} CPU s")
+    if wrong:
+        print("wrong:", wrong)
+    return 1 if wrong else 0
+
+
+def _plan_by(solver: OperatorSolver, request: TrainingRequest) -> tuple[Certificate, bool]:
+    """The certificate of a request whose operators are sharded by a solver, and whether the checker accepts the plan."""
+    asked = replace(request, search=replace(request.search, operator_solver=solver))
+    plan = plan_training(asked, stop=never_stop, progress=ignore_progress)
+    return plan.certificate, not check(plan, asked)
+
+
+def _is_same(expected: float | None, found: float | None) -> bool:
+    """Return True if two objectives are equal within the tolerance, or there is none of either."""
+    if expected is None or found is None:
+        return found == expected
+    return abs(found - expected) <= TOLERANCE * expected
+
+
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:3]]
-    modes = {"objectives": compare_objectives, "ablations": compare_ablations}
+    modes = {"objectives": compare_objectives, "ablations": compare_ablations, "solvers": compare_solvers}
     sys.exit(modes[sys.argv[3]](*given) if sys.argv[3:] else main(*given))

@@ -8,6 +8,7 @@ from itertools import pairwise
 from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, StageDegrees, TpOverlap
+from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest
 
 
@@ -17,11 +18,15 @@ def opened(request: TrainingRequest) -> Iterator[str]:
     shares = (search.offload_weights, search.offload_gradients)
     open_choices = {
         "mixed devices": len({group.node.device.name for group in cluster.groups}) > 1,
+        "three kinds of devices": len({group.node.device.name for group in cluster.groups}) > 2,
         "unequal nodes": len({group.node for group in cluster.groups}) > 1,
         "an oversubscribed spine": cluster.oversubscription > 1.0,
         "a model that branches": not request.model.is_chain,
         "orders of node groups": search.group_order is GroupOrder.ANY,
         "idle devices": bool(search.idle_groups),
+        "orders of ranks": len(search.rank_order) > 1,
+        "another risk than 1/2": search.risk != 0.5,
+        "some layers of pipelines recomputed": bool(search.recompute_layers),
         "stages that differ": search.stage_degrees is StageDegrees.ANY,
         "replicas by node group": search.batch_shares is BatchShares.BY_GROUP,
         "optimizers": len(search.optimizers) > 1,
@@ -52,6 +57,8 @@ def chosen(plan: Plan) -> Iterator[str]:
         "idle devices": bool(record_of(plan).idle_devices),
         "stages that differ": any(stage.shardings for stage in stages),
         "replicas by node group": record_of(plan).shares is not None,
+        "another order of ranks": record_of(plan).rank_order is RankOrder.DP_OUTERMOST,
+        "some layers recomputed": any(stage.recompute_layers is not None for stage in stages),
         "stages that are no runs of layers": any(_leaves_out_layers(plan)),
         "ZeRO within groups": any(stage.shard_ranks for stage in stages),
         "optimizer states on the host": any(stage.offload.optimizer for stage in stages),

@@ -444,9 +444,8 @@ class _Costing:
         if not self.is_first:
             for tensor in operator.inputs:
                 if tensor.name not in self.written:
-                    forward = convert_s(boundary, strategy.spec(tensor), tensor)
-                    backward = convert_s(strategy.input_gradient_spec(operator, tensor), boundary, tensor)
-                    cost += self._communication(forward, backward)
+                    reader = Placed(operator, strategy)
+                    cost += self._communication(*self.communication.reading_s(reader, tensor, boundary, boundary))
         for tensor in operator.outputs:
             if tensor.name == self.block.output:
                 target = REPLICATED if self.is_last else boundary
@@ -535,17 +534,21 @@ class TensorCommunication:
 
     def edge_s(self, source: Placed, target: Placed, tensor: Tensor) -> tuple[float, float]:
         """Seconds that resharding a tensor adds forward, and its gradient backward."""
+        written, gradient = source.strategy.output_spec(source.operator, tensor), source.strategy.output_gradient_spec(tensor)
+        return self.reading_s(target, tensor, written, gradient, source)
+
+    def reading_s(
+        self, target: Placed, tensor: Tensor, written: Spec, gradient: Spec, source: Placed | None = None
+    ) -> tuple[float, float]:
+        """Seconds that a tensor adds to its reader forward, and its gradient backward, by their layouts where ``source`` is;
+        None for the border of the block."""
         read = next(t for t in target.operator.inputs if t.name == tensor.name)
-        written, wanted = source.strategy.output_spec(source.operator, tensor), target.strategy.spec(read)
+        wanted, summed = target.strategy.spec(read), target.strategy.input_gradient_spec(target.operator, read)
         forward = self._beside_products(Product.OUTPUT, written, wanted, tensor, before=source, after=target)
-        written, wanted = (
-            target.strategy.input_gradient_spec(target.operator, read),
-            source.strategy.output_gradient_spec(tensor),
-        )
         modules = modules_that_read(target.operator, self._setting.implementation)
         if sums_beside_weights(target.operator, self._setting.implementation):
-            return forward, self._beside_weight_gradient(modules * self.convert_s(written, wanted, tensor), target)
-        backward = self._beside_products(Product.INPUT_GRADIENT, written, wanted, tensor, before=target, after=source)
+            return forward, self._beside_weight_gradient(modules * self.convert_s(summed, gradient, tensor), target)
+        backward = self._beside_products(Product.INPUT_GRADIENT, summed, gradient, tensor, before=target, after=source)
         return forward, modules * backward
 
     def convert_s(self, source: Spec, target: Spec, tensor: Tensor) -> float:
@@ -553,13 +556,13 @@ class TensorCommunication:
         collective = conversion(source, target)
         if collective is None:
             return 0.0
-        key = (collective, self._bytes(tensor))
+        key = (collective, self._message_bytes(collective, (source, target), tensor))
         if key not in self._converting_s:
             self._converting_s[key] = float(collective_s(*key, self._setting.tp_topology))
         return self._converting_s[key]
 
     def _beside_products(
-        self, product: Product, source: Spec, target: Spec, tensor: Tensor, *, before: Placed, after: Placed
+        self, product: Product, source: Spec, target: Spec, tensor: Tensor, *, before: Placed | None, after: Placed | None
     ) -> float:
         """Return the seconds that a collective adds where frameworks cut the product that feeds a scatter, or reads what was
         gathered."""
@@ -610,6 +613,14 @@ class TensorCommunication:
         """Format that an operator's products compute in."""
         is_low = operator.name in self._rules.low_precision
         return (self._setting.recipe.dtype if is_low else None) or self._setting.dtype
+
+    def _message_bytes(self, collective: Collective, layouts: tuple[Spec, Spec], tensor: Tensor) -> float:
+        """The whole tensor; of an all-to-all what a rank holds before it or after, whichever is more: heads that are copied
+        are on several ranks."""
+        if collective is not Collective.ALL_TO_ALL:
+            return self._bytes(tensor)
+        held = [{**self._sizes, spec.dim: -(-self._sizes[spec.dim] // self._setting.tp)} for spec in layouts if spec.dim]
+        return max(tensor.elements(sizes) for sizes in held) * self._setting.dtype.size_bytes
 
     def _bytes(self, tensor: Tensor) -> float:
         return tensor.elements(self._sizes) * self._setting.dtype.size_bytes

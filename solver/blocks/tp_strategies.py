@@ -36,6 +36,8 @@ _FOLLOWS = {HEADS: (KV_HEADS,), SSM_HEADS: (SSM_GROUPS,)}
 """Dims that are sharded with another one: key/value heads go with the query heads that use them, groups of B and C with
 the heads of a state-space mixer."""
 
+_FOLLOWERS = tuple(name for names in _FOLLOWS.values() for name in names)
+
 _NORMALISED_IN_GROUPS = (SSM_HEADS,)
 """Dims that a norm does not reduce over although its weight has them: a state-space mixer's gated norm works by group."""
 
@@ -120,7 +122,8 @@ def strategies(
     """Strategies of an operator in a space, in canonical order; empty when the space has none (a dim does not divide).
 
     Launchable: matrix operators shard heads, ffn or vocab as launchers do; norms and other vector operators on the
-    residual stream are replicated or sharded over the sequence (sequence parallelism). Free: every dim that divides.
+    residual stream are replicated or sharded over the sequence (sequence parallelism), and what works on key/value heads
+    alone stays with them. Free: every dim that divides.
     ``padded`` dims are filled up where they do not divide (Megatron-LM's --make-vocab-size-divisible-by).
     """
     if tp == 1:
@@ -131,13 +134,16 @@ def strategies(
     parallel = [dim for dim in MEGATRON_DIMS if dim in operator.dims]
     if parallel:
         return tuple(Strategy(dim) for dim in parallel[:1] if dim in legal)
+    following = [dim for dim in _FOLLOWERS if dim in legal]
+    if following:
+        return (Strategy(following[0]),)
     return (Strategy(None), *(Strategy(dim) for dim in legal if dim == SEQ))
 
 
 def shardable_dims(operator: Operator) -> list[str]:
     """Dims that may be split without changing what the operator computes, in canonical order."""
-    followers = {name for names in _FOLLOWS.values() for name in names}
-    candidates = sorted(operator.dims - {BATCH, HEAD_DIM} - followers)
+    led = {follower for leader, followers in _FOLLOWS.items() if leader in operator.dims for follower in followers}
+    candidates = sorted(operator.dims - {BATCH, HEAD_DIM} - led)
     if operator.kind is OperatorKind.ATTENTION:
         # Over the sequence, attention is context parallelism: the cp axis, not this one.
         return [dim for dim in candidates if dim == HEADS]
@@ -167,11 +173,16 @@ def _sums_away(operator: Operator, dim: str) -> bool:
 
 
 def _divides(dim: str, sizes: Mapping[str, int], tp: int) -> bool:
+    if dim in _FOLLOWERS:
+        return sizes[dim] > 1 and _is_shared(sizes[dim], tp)
     if sizes.get(dim, 0) % tp:
         return False
-    return all(
-        sizes[follower] % tp == 0 or tp % sizes[follower] == 0 for follower in _FOLLOWS.get(dim, ()) if follower in sizes
-    )
+    return all(_is_shared(sizes[follower], tp) for follower in _FOLLOWS.get(dim, ()) if follower in sizes)
+
+
+def _is_shared(count: int, tp: int) -> bool:
+    """Return True if ranks have equally many of what follows, or copies of one."""
+    return count % tp == 0 or tp % count == 0
 
 
 def conversion(source: Spec, target: Spec) -> Collective | None:

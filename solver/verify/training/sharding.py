@@ -11,7 +11,6 @@ from meshwright.costmodels.model.dims import (
     HEAD_DIM,
     HEADS,
     HIDDEN,
-    KV_HEADS,
     SEQ,
     SHARED_FFN,
     SSM_HEADS,
@@ -28,8 +27,8 @@ from meshwright.solver.verify.rules import LEADERS, REPLICATE, devices_by_group,
 from meshwright.solver.verify.violation import Rule, Violation, at_most
 
 _COLUMN_AND_ROW_DIMS = (HEADS, FFN, EXPERT_FFN, SHARED_FFN, SSM_HEADS, VOCAB)
-_NEVER_SPLIT = (BATCH, HEAD_DIM, *LEADERS)
-"""The batch is the dp axis's; a head is never cut; key/value heads and groups go with the heads that use them."""
+_NEVER_SPLIT = (BATCH, HEAD_DIM)
+"""The batch is the dp axis's; a head is never cut."""
 
 
 def strategies_by_operator(plan: PipelinePlan) -> dict[tuple[str, str], str]:
@@ -89,7 +88,8 @@ def _is_whole_expert(plan: PipelinePlan, operator: Operator) -> bool:
 
 def _forbidden_dims(operator: Operator) -> set[str]:
     """Dims whose split would change what the operator computes."""
-    forbidden = set(_NEVER_SPLIT)
+    # Key/value heads and groups go with the heads that use them, where an operator has both.
+    forbidden = {*_NEVER_SPLIT, *(follower for follower, leader in LEADERS.items() if leader in operator.dims)}
     match operator.kind:
         case OperatorKind.ATTENTION:
             forbidden |= operator.dims - {HEADS}
@@ -117,12 +117,15 @@ def _launchable_violations(
     stated = request.workload.implementation
     gathers = stated is not None and stated.logits == "gathered"
     parallel = [dim for dim in _COLUMN_AND_ROW_DIMS if dim in operator.dims]
+    following = [dim for dim in LEADERS if dim in operator.dims - _forbidden_dims(operator) and request.model.dims[dim] > 1]
     if _is_whole_expert(plan, operator):
         expected = {SEQ}
     elif gathers and operator.kind is OperatorKind.LOSS:
         expected = {REPLICATE}
     elif parallel:
         expected = {parallel[0]}
+    elif following and plan.axes.tp > 1:
+        expected = {following[0]}
     elif plan.sequence_parallel:
         expected = {SEQ}
     else:
@@ -136,12 +139,14 @@ def _division_violations(
 ) -> Iterator[Violation]:
     tp = plan.axes.tp
     sizes = {**request.model.dims, SEQ: request.workload.seq_len // plan.axes.cp}
-    if sizes[strategy] % tp and not (strategy == VOCAB and _pads_vocabulary(request)):
+    if strategy not in LEADERS and sizes[strategy] % tp and not (strategy == VOCAB and _pads_vocabulary(request)):
         yield Violation(Rule.DIVISIBILITY, where, f"{strategy} {sizes[strategy]} does not divide by tp {tp}")
-    if strategy == HEADS and KV_HEADS in operator.dims:
-        kv = sizes[KV_HEADS]
-        if kv % tp and tp % kv:
-            given = f"{kv} key/value heads neither divide by tp {tp} nor can be copied evenly to its ranks"
+    if strategy in LEADERS and sizes[strategy] == 1:
+        yield Violation(Rule.DIVISIBILITY, where, f"{strategy} is 1: there is nothing to split")
+    for follower, leader in LEADERS.items():
+        count = sizes[follower] if follower in operator.dims and strategy in (follower, leader) else tp
+        if count % tp and tp % count:
+            given = f"{count} {follower} neither divide by tp {tp} nor can be copied evenly to its ranks"
             yield Violation(Rule.DIVISIBILITY, where, given)
 
 

@@ -112,3 +112,15 @@ def test_conversions(source: Spec, target: Spec, collective: Collective | None) 
 def test_nobody_asks_for_partial_sums() -> None:
     with pytest.raises(ValueError, match="partial"):
         conversion(REPLICATED, PARTIAL)
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "tp", "names"),
+    [(8, 4, ["kv_heads"]), (8, 16, ["kv_heads"]), (1, 4, ["replicate", SEQ]), (3, 4, ["replicate", SEQ])],
+)
+def test_what_works_on_key_value_heads_alone_stays_with_them(kv_heads: int, tp: int, names: list[str]) -> None:
+    (norm,) = (operator for operator in model("qwen3-8b").block("layer").operators if operator.name == "k_norm")
+    sizes = SIZES | {"kv_heads": kv_heads}
+    assert [each.name for each in strategies(norm, sizes, tp, Space.LAUNCHABLE)] == names
+    free = {each.name for each in strategies(norm, sizes, tp, Space.FREE)}
+    assert free == {"replicate", SEQ, *names}

@@ -39,6 +39,9 @@ MOST_WORK = 200_000
 
 _WORK_OF_A_CANDIDATE = 100
 
+SOME_LAYERS = (1, 2, 3)
+"""Numbers of first layers that parts of a pipeline may recompute whole, of models of up to eight layers."""
+
 LARGER = 15
 """Times as many rows; an odd number, so that what 2 does not divide stays so."""
 
@@ -94,6 +97,13 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
     draw = (memory_request, sliced_request, varied_request)[int(np.searchsorted((0.25, 0.35), rng.random()))]
     request = _opened(draw(seed), rng)
     in_slices = bool(request.search.token_slices)
+    kinds = np.random.default_rng([seed, 8])
+    if kinds.random() < 0.12 and not in_slices:
+        request = _of_three_kinds(request, kinds)
+    some = np.random.default_rng([seed, 9])
+    if some.random() < 0.25:
+        numbers = SOME_LAYERS[: int(some.integers(1, len(SOME_LAYERS) + 1))]
+        request = replace(request, search=replace(request.search, recompute_layers=numbers))
     if rng.random() < 0.15 and not in_slices:
         request = _branching(request, rng)
     elif rng.random() < 0.15:
@@ -186,7 +196,7 @@ def _shared_by_group(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     """Replicas by node group, which have one optimizer and keep gradients, on two or three groups."""
     groups, workload = request.cluster.groups[:3], request.workload
     if len(groups) == 1:
-        groups = (*groups, _slower(groups[0], float(rng.uniform(0.4, 0.9))))
+        groups = (*groups, _slower(groups[0], float(rng.uniform(0.4, 0.9)), "slower"))
     search = replace(
         request.search,
         batch_shares=BatchShares.BY_GROUP,
@@ -200,12 +210,22 @@ def _shared_by_group(request: TrainingRequest, rng: Rng) -> TrainingRequest:
     return replace(request, cluster=replace(request.cluster, groups=groups), workload=smaller, search=search)
 
 
-def _slower(group: NodeGroup, share: float) -> NodeGroup:
+def _of_three_kinds(request: TrainingRequest, rng: Rng) -> TrainingRequest:
+    """The request on one node of each of three kinds of devices, one or two of them a node."""
+    groups = [
+        NodeGroup(group.name, part_of_node(group.node, min(2, group.node.devices_per_node)), 1)
+        for group in request.cluster.groups[:3]
+    ]
+    slower = [_slower(groups[0], float(rng.uniform(0.4, 0.9)), f"slower-{n}") for n in range(len(groups), 3)]
+    return replace(request, cluster=replace(request.cluster, groups=(*groups, *slower)))
+
+
+def _slower(group: NodeGroup, share: float, name: str) -> NodeGroup:
     """A node of devices that are slower by a share in all but their links."""
     device = group.node.device
     rates = {dtype: rate * share for dtype, rate in device.peak_flops.items()}
-    slower = replace(device, name="slower", peak_flops=rates, memory_bytes_per_s=device.memory_bytes_per_s * share)
-    return NodeGroup("slower", replace(group.node, name="slower", device=slower), 1)
+    slower = replace(device, name=name, peak_flops=rates, memory_bytes_per_s=device.memory_bytes_per_s * share)
+    return NodeGroup(name, replace(group.node, name=name, device=slower), 1)
 
 
 def _of_stages(request: TrainingRequest, rng: Rng) -> TrainingRequest:
@@ -338,6 +358,7 @@ def _closers(rng: Rng) -> list[Callable[[TrainingRequest], TrainingRequest]]:
         searching(pp=(1, 2)),
         searching(etp=()),
         searching(idle_groups=()),
+        searching(recompute_layers=()),
         fewer_stages_of_zero,
         fewer_stages_of_zero,
         one_share_of_each,

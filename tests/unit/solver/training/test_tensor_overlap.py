@@ -11,6 +11,7 @@ from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import group_topology
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.experts import expert_region
 from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import GatedProducts, Implementation, TensorOverlap
 from meshwright.costmodels.network.collectives import Collective, collective_s
@@ -18,7 +19,14 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.recompute import chunk_buffer_bytes
 from meshwright.solver.blocks.setting import BlockSetting
-from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem, evaluate, frontier
+from meshwright.solver.blocks.sharding_problem import (
+    Criterion,
+    TensorCommunication,
+    build_block_problem,
+    evaluate,
+    frontier,
+    kept_in,
+)
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, sharded
 from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Space, StageDegrees, System, TpOverlap
 from meshwright.solver.problem.search import Search
@@ -209,3 +217,15 @@ def test_chunks_need_nvlink_and_rows_for_every_rank() -> None:
     assert list(families(request))
     assert not list(families(replace(request, cluster=replace(request.cluster, groups=(by_pcie,)))))
     assert not list(families(replace(request, workload=replace(request.workload, seq_len=8200))))
+
+
+@pytest.mark.parametrize(("kv_heads", "held"), [(8, 1 / 8), (2, 1 / 2)])
+def test_an_exchange_moves_what_a_rank_holds(kv_heads: int, held: float) -> None:
+    at, block = setting(TensorOverlap.NONE), GRAPH.block("layer")
+    sizes = {**GRAPH.dims, "batch": 1, "seq": 8192, "kv_heads": kv_heads}
+    keys = next(t for operator in block.operators for t in operator.outputs if t.name == "k")
+    sends = TensorCommunication(at, sizes, expert_region(block.operators), kept_in(block, at).rules)
+    size = keys.elements(sizes) * DType.BF16.size_bytes
+    expected = collective_s(Collective.ALL_TO_ALL, held * size, at.tp_topology)
+    assert sends.convert_s(sharded("seq"), sharded("kv_heads"), keys) == expected
+    assert sends.convert_s(sharded("kv_heads"), sharded("seq"), keys) == expected

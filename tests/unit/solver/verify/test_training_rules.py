@@ -7,14 +7,19 @@ from dataclasses import replace
 
 import pytest
 
+from meshwright.app.models import catalog
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, Status
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding
+from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.graph import MAX_LAYERS, Block, BlockRun, ModelGraph
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
@@ -210,6 +215,20 @@ def test_strategies_that_no_launcher_has(strategies: dict[str, str], broken: set
 def test_strategies_that_change_the_result_are_refused_in_the_free_space_too(operator: str, dim: str) -> None:
     request = training_request(search=Search(space=Space.FREE))
     assert rules(with_strategies(training_plan(), **{operator: dim}), request) == {Rule.SHARDING}
+
+
+def test_norms_of_key_value_heads_stay_with_their_heads() -> None:
+    search = Search(tp=(2,), pp=(1,), zero_stages=(1,), microbatch=(1,), recompute=(Recompute.NONE,))
+    two = Cluster((NodeGroup("a", part_of_node(node_type("dgx-h100"), 2), 1),))
+    request = replace(training_request(search=search), model=catalog.model("qwen3-0.6b"), cluster=two)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert {entry.strategy for entry in flat(plan).shardings if entry.operator == "k_norm"} == {"kv_heads"}
+    assert not check(plan, request)
+    for strategy, broken in (("seq", Rule.SHARDING), ("replicate", Rule.SHARDING), ("head_dim", Rule.SHARDING)):
+        assert broken in rules(with_strategies(plan, k_norm=strategy), request), strategy
+    for heads in (1, 3):
+        other = replace(request, model=replace(request.model, dims=request.model.dims | {"kv_heads": heads}))
+        assert Rule.DIVISIBILITY in rules(plan, other), heads
 
 
 def test_every_operator_has_one_strategy() -> None:
