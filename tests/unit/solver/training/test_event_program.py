@@ -22,14 +22,14 @@ from meshwright.solver.training.search.best_first import Solved, search
 from meshwright.solver.training.space.schedules import pass_shares
 
 
-def solved(search_options: Search, *, slower: float = 1.0) -> tuple[TrainingCosts, Solved]:
+def solved(search_options: Search, *, slower: float = 1.0, name: str = "llama-3.1-70b") -> tuple[TrainingCosts, Solved]:
     """The best plan of kernels that wait for no host, on nodes whose network is so many times slower."""
     node = node_type("dgx-h100")
     # Room for the margin of memory: plans that fill their devices are what is simulated. Kernels as timed alone balance them.
     roomy = replace(node.device, memory_bytes=int(1.18 * node.device.memory_bytes), sustained=TIMED_ALONE)
     node = replace(node, device=roomy, inter=replace(node.inter, bytes_per_s=node.inter.bytes_per_s / slower))
     request = TrainingRequest(
-        model("llama-3.1-70b"),
+        model(name),
         Cluster((NodeGroup("pool", node, 8),)),
         TrainingWorkload("training", global_batch=128, seq_len=8192, implementation=StatedImplementation("hand-fused")),
         search=search_options,
@@ -64,13 +64,15 @@ def test_the_formula_is_near_the_event_program(pp: int, modes: tuple[Recompute, 
     assert makespan_s == pytest.approx(formula_s, rel=0.01)
 
 
-@pytest.mark.parametrize(("slower", "within"), [(1, 0.001), (100, 0.01), (400, 0.03)])
+@pytest.mark.parametrize(("slower", "within"), [(1, 0.001), (90, 0.01), (400, 0.03)])
 def test_eager_1f1b_is_near_its_event_program(slower: float, within: float) -> None:
     """Its sends as events that leave each rank in turn: hidden, and at the slowest network longer than a stage's passes."""
     narrow = {"pp": (8,), "tp": (8,), "microbatch": (1,), "zero_stages": (1,), "recompute": (Recompute.NONE,)}
+    # A small head: as many layers in all stages.
     costs, best = solved(
         Search(space=Space.FREE, schedules=(Schedule.EAGER_ONE_F_ONE_B,), **narrow),  # type: ignore[arg-type]
         slower=slower,
+        name="llama-2-70b",
     )
     candidate, spans = best.decision.candidate, best.decision.spans
     tables = costs.stage_tables(candidate, best.decision.sharding, costs.stage_kinds(candidate))
