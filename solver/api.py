@@ -32,7 +32,14 @@ from meshwright.solver.serving.planning import infeasible_serving
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
 from meshwright.solver.serving.workers.given import CacheRoom
 from meshwright.solver.serving.workers.given import cache_room as room_of_workers
-from meshwright.solver.suggestions import SERVING_WORK, TRAINING_WORK, solved_suggestions, surer_suggestions
+from meshwright.solver.suggestions import (
+    RESCUE_WORK,
+    SERVING_WORK,
+    TRAINING_WORK,
+    BoundedAsking,
+    solved_suggestions,
+    surer_suggestions,
+)
 from meshwright.solver.training.explain import Explanation
 from meshwright.solver.training.explain import explain as explain_sharding
 from meshwright.solver.training.planner import plan_training, predict_training
@@ -73,8 +80,10 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
         changes = training_improvements(request) if plan.reason is None else training_changes(request, plan.reason)
         surer, others = safer_risk(request), safer_beside
     else:
-        reached, work, tight = reached_by_serving, SERVING_WORK, tight_serving(plan)
-        changes = serving_improvements(request) if plan.reason is None else serving_changes(request, plan.reason)
+        work = SERVING_WORK if plan.reason is None else RESCUE_WORK
+        reached, tight = reached_by_serving, tight_serving(plan)
+        bounded = partial(changed, counted=BoundedAsking(stop, work.change))
+        changes = serving_improvements(request) if plan.reason is None else serving_changes(request, plan.reason, bounded)
         surer, others = surer_targets(request), surer_beside
     found = solved_suggestions(changes, changed, reached, work=work, stop=stop, better_than=own)
     if plan.reason is None:

@@ -70,13 +70,14 @@ def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence
     return found[:MOST_LIFTED]
 
 
-def more_nodes(request: Asked, sizes: Iterable[int] = ()) -> tuple[RequestChange, ...]:
-    """Return the ladder of the request on more nodes of its first group, the fewest first; of these sizes if some are given."""
+def more_nodes(request: Asked, sizes: Iterable[int] = (), *, at_least: float = 0.0) -> tuple[RequestChange, ...]:
+    """Return the ladder of the request on more nodes of its first group, the fewest first: of these sizes if some are given,
+    and of at least so many times what it has."""
     cluster: Cluster = request.cluster
     first: NodeGroup = cluster.groups[0]
     changes = list[RequestChange]()
     tried = set(sizes) or {*(first.nodes + n for n in FEW), *(math.ceil(factor * first.nodes) for factor in MORE_NODES)}
-    for nodes in sorted(size for size in tried if size > first.nodes):
+    for nodes in sorted(size for size in tried if size > first.nodes and size >= at_least * first.nodes):
         larger = replace(cluster, groups=(replace(first, nodes=nodes), *cluster.groups[1:]))
         words = f"{nodes} nodes of {first.node.name} instead of {first.nodes}"
         changes.append(RequestChange(words, {"cluster.groups.0.nodes": json.dumps(nodes)}, replace(request, cluster=larger)))
@@ -111,11 +112,15 @@ LEAST_GAIN = 0.01
 LEAST_SAID = 0.0005
 """Shares below it are 0.0% in words."""
 
-TRAINING_WORK = AskBudget(change=12_000, ladder=28_000, all=48_000)
-"""Once for each node of a search and part of one. Llama-3.1-70B on three nodes of eight H100 takes 11,600."""
+TRAINING_WORK = AskBudget(change=16_000, ladder=28_000, all=48_000)
+"""Once for each node of a search and part of one. Llama-3.1-70B takes 11,600 on three nodes of eight H100, and 13,800 on one of
+eight A100 with the optimizer on the host."""
 
 SERVING_WORK = AskBudget(change=60, ladder=90, all=300)
 """Once for each simulation, of ten thousand requests where it is not screened out."""
+
+RESCUE_WORK = AskBudget(change=1_000, ladder=1_200, all=2_400)
+"""The same where a request has no plan: a search for one takes 400 to 900 of them."""
 
 
 class BoundedAsking:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choice import SERVING
-from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.request import PlanRequest, ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, ScheduleArrivals, TraceArrivals
 from meshwright.solver.suggestions import (
     LEAST_SAID,
@@ -38,6 +38,16 @@ LESS_LOAD = (0.9, 0.75, 0.5, 0.25, 0.1)
 ABOUT = (0.85, 1.0, 1.25, 1.5, 2.0)
 """Numbers of nodes that are tried, over those that would keep up with a load if each took an equal part of it."""
 
+ROOM_FOR_OTHERS = 2.0
+"""What a target is moved to, over what a request alone takes: requests wait for one another."""
+
+LATE_ALONE = ("p95_ttft", "p95_tpot")
+"""Constraints that a request misses even alone."""
+
+Solve = Callable[[PlanRequest], Plan]
+"""What answers another request, in bounded work."""
+
+TARGETS = ("p95_ttft_ms", "p95_tpot_ms")
 MEMORY = "memory"
 LOADS = ("requests_per_s", "concurrency")
 """Constraints that are loads."""
@@ -49,17 +59,19 @@ NARROWER = {DType.FP32: (DType.BF16, DType.FP8), DType.BF16: (DType.FP8, DType.F
 """Precisions that are tried in turn; of fp8 that is fp4."""
 
 
-def serving_changes(request: ServingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:
-    """Yield ladders of changes, those that cost nothing first."""
+def serving_changes(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[RequestChange]]:
+    """Yield ladders of changes, those that cost nothing first; ``solve`` answers another request, in bounded work."""
     yield from restrictions_lifted(request, SERVING)
-    # A request that is late alone is late on more nodes and among fewer others.
-    is_late_alone = reason.constraint in ("p95_ttft", "p95_tpot")
-    if not is_late_alone:
+    # A request that is late alone is late on more nodes and among fewer others, unless it may take longer.
+    if reason.constraint in LATE_ALONE:
+        yield from _moved_targets(request, reason, solve)
+    else:
         yield _enough_nodes(request, reason)
-    if reason.constraint in LOADS:
-        yield tuple(_less_load(request, reason))
+        if reason.constraint in LOADS:
+            yield tuple(_less_load(request, reason))
+        if reason.constraint != MEMORY:
+            yield _relaxed(request, reason)
     if reason.constraint != MEMORY:
-        yield _relaxed(request, reason)
         yield tuple(_confident(request, confidence) for confidence in LESS_CONFIDENCE if confidence < request.slo.confidence)
     yield tuple(_narrower(request))
     yield tuple(_shorter(request))
@@ -68,7 +80,7 @@ def serving_changes(request: ServingRequest, reason: Reason) -> Iterator[Sequenc
 def serving_improvements(request: ServingRequest) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of changes that may make a plan better: less confidence, a looser target, what takes fewer bytes."""
     yield from restrictions_lifted(request, SERVING)
-    targets = {name: value for name in ("p95_ttft_ms", "p95_tpot_ms") if (value := getattr(request.slo, name)) is not None}
+    targets = {name: value for name in TARGETS if (value := getattr(request.slo, name)) is not None}
     if targets:
         yield tuple(_confident(request, confidence) for confidence in LESS_CONFIDENCE if confidence < request.slo.confidence)
     for name, value in targets.items():
@@ -113,7 +125,7 @@ def reached_by_serving(plan: Plan) -> str:
 
 def _relaxed(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
     """The target that is missed, or all where the load is too much, moved up in steps."""
-    own = {name: value for name in ("p95_ttft_ms", "p95_tpot_ms") if (value := getattr(request.slo, name)) is not None}
+    own = {name: value for name in TARGETS if (value := getattr(request.slo, name)) is not None}
     named = f"{reason.constraint}_ms"
     needed = {named: max(reason.need, own[named])} if named in own else own
     if not needed:
@@ -124,6 +136,26 @@ def _relaxed(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ..
         if named in own or factor > 1.0
     ]
     return tuple(with_targets(request, step) for step in steps)
+
+
+def _moved_targets(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[RequestChange]]:
+    """Targets that a request misses even alone, moved until it keeps them with room for others; then, if the load is still too
+    much, on as many more nodes as that says."""
+    moved, left, change = dict[str, float](), [reason], None
+    while left and left[0].constraint in LATE_ALONE and f"{left[0].constraint}_ms" not in moved:
+        name, needed = f"{left[0].constraint}_ms", rounded(left[0].need * ROOM_FOR_OTHERS, up=True, digits=2)
+        moved[name] = max(needed, getattr(request.slo, name) or 0.0)
+        change = with_targets(request, moved)
+        plan = solve(change.request)
+        left = [] if plan.reason is None else [plan.reason]
+    if change is None:
+        return
+    if not left:
+        yield _relaxed(request, reason) if len(moved) == 1 else (change,)
+    elif left[0].constraint in LOADS:
+        moved_request = change.request
+        assert isinstance(moved_request, ServingRequest), "a change keeps the kind of its request"
+        yield tuple(beside(change, more) for more in _enough_nodes(moved_request, left[0]))
 
 
 def _enough_nodes(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:

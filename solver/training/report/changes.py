@@ -41,6 +41,9 @@ OFFLOADS = (
 )
 """Parts that are moved, the cheapest first: optimizer states cross the link once a step, the others with every micro-batch."""
 
+FEWEST_NODES = 0.85
+"""Nodes that are tried first, over those on which devices would lack nothing if each held an equal part of what is short."""
+
 SHORTER = (2, 4, 8)
 LESS_SURE = (0.1, 0.2, MAX_RISK)
 SAFE = 0.01
@@ -99,7 +102,7 @@ def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Requ
     yield from restrictions_lifted(request, TRAINING)
     if not is_target:
         yield _offloads(request)
-    yield more_nodes(request)
+    yield more_nodes(request, at_least=0.0 if is_target else FEWEST_NODES * reason.need / max(reason.have, 1.0))
     if not is_target:
         yield from _less_memory(request)
         yield tuple(_shorter(request, by) for by in SHORTER if request.workload.seq_len % by == 0)

@@ -69,6 +69,15 @@ def test_every_suggestion_is_reached(constraint: str) -> None:
     assert EXPECTED[constraint] <= {path for each in plan.suggestions for path in each.set}
 
 
+def test_targets_missed_even_alone_are_moved_and_nodes_are_as_many_as_the_load_then_needs() -> None:
+    """Both targets are too tight for a lone request, and the load too much for the cluster: no change alone has a plan."""
+    request = as_written(serving_request(rate=40.0, ttft_ms=20.0, tpot_ms=2.0, search=NARROW, on=cluster(per_node=2)))
+    plan = run(request)
+    assert not plan.feasible
+    assert {"slo.p95_ttft_ms", "slo.p95_tpot_ms", "cluster.groups.0.nodes"} in [set(each.set) for each in plan.suggestions]
+    require_reached(request, plan)
+
+
 def test_what_makes_a_plan_better_is_reached() -> None:
     """A confidence, a looser target and fewer bits each save devices of a plan that a target makes wide."""
     search = replace(NARROW, improvements=Improvements.SOLVED)
@@ -113,7 +122,7 @@ def require_reached(request: ServingRequest, plan: Plan) -> None:
 
 def changes_of(request: ServingRequest, constraint: str, *, need: float, have: float) -> list[list[str]]:
     reason = Reason(constraint, need, have, "", "")
-    return [[change.words for change in ladder] for ladder in serving_changes(request, reason)]
+    return [[change.words for change in ladder] for ladder in serving_changes(request, reason, run)]
 
 
 def test_a_load_that_all_devices_keep_is_tried_before_lower_ones_and_nodes_by_what_is_missing() -> None:
