@@ -35,6 +35,15 @@ class FlashAttention(StrEnum):
     """FlashAttention written in Triton, which can add biases such as ALiBi."""
 
 
+class AttentionFormat(StrEnum):
+    """The number format of attention's products."""
+
+    WORKING = "working"
+    FP8 = "fp8"
+    """In both passes, beside a recipe below 16 bits: queries, keys and values are cast before the kernel, its output behind
+    it, and the casts are kept (Transformer Engine's fp8_dpa, which needs its fp8 context)."""
+
+
 class SelectiveRecompute(StrEnum):
     """The operators that a framework's selective recomputation runs again."""
 
@@ -209,6 +218,7 @@ class Implementation:
 
     kernels: VectorKernels = VectorKernels.FUSED
     attention: FlashAttention = FlashAttention.NATIVE
+    attention_format: AttentionFormat = AttentionFormat.WORKING
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL

@@ -9,6 +9,7 @@ from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
 from meshwright.costmodels.model.implementation import (
+    AttentionFormat,
     AttentionKernels,
     Dropout,
     FlashAttention,
@@ -46,6 +47,7 @@ class StatedImplementation:
     stated_loss         kernels of the cross entropy
     attention_kernels   whether attention is one kernel
     attention           generation of that kernel
+    attention_format    number format of its products
     dropout             whether dropout keeps masks
     selective           what selective recomputation runs again
     host                the host's work for each operator
@@ -71,6 +73,7 @@ class StatedImplementation:
     stated_loss: LossKernels | None = None
     attention_kernels: AttentionKernels | None = None
     attention: FlashAttention | None = None
+    attention_format: AttentionFormat | None = None
     dropout: Dropout | None = None
     selective: SelectiveRecompute | None = None
     host: HostPath | None = None

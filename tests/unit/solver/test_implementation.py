@@ -188,6 +188,16 @@ def test_attention_without_a_fused_kernel_is_slower_and_keeps_its_scores() -> No
     assert not solve(request, stop=never_stop, progress=ignore_progress).feasible
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_attention_in_fp8_goes_with_a_recipe_and_takes_less_memory(recompute: str) -> None:
+    fp8: dict[str, Any] = {"attention_format": "fp8"}
+    assert step_s(fp8, recompute=[recompute]) == step_s({}, recompute=[recompute])
+    given: dict[str, Any] = {"matmul": "fp8-delayed", "recompute": [recompute]}
+    # Where attention runs again, only what one layer makes again for that is smaller.
+    assert (peak_bytes({}, **given) - peak_bytes(fp8, **given) > GIB) == (recompute == "none")
+    assert step_s(fp8, **given) != step_s({}, **given)
+
+
 def test_masks_of_dropout_take_memory() -> None:
     # Two masks a layer of one byte an element, 4096 x 4096, 16 layers a stage, two micro-batches on the first.
     assert peak_bytes({"dropout": "masked"}) - peak_bytes({}) > 0.9 * 2 * 16 * 2 * 4096**2
