@@ -212,6 +212,16 @@ class TrainedWeights(StrEnum):
     each, whose products are thin: they only move memory."""
 
 
+class FrozenWeights(StrEnum):
+    """The form in which weights of layers lie in memory that no step changes."""
+
+    WORKING = "working"
+    """In 16 bits, or in fp8 in both directions, which takes as much."""
+    FP8 = "fp8"
+    """Once in fp8, beside adapters and a recipe below 16 bits (Transformer Engine from Blackwell on, whose matrix units read
+    fp8 operands in either order)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Implementation:
     """The implementation of a layer by a framework."""
@@ -222,6 +232,7 @@ class Implementation:
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL
+    frozen_weights: FrozenWeights = FrozenWeights.WORKING
     scan: ScanKernels = ScanKernels.FUSED
     scan_over_ranks: ScanOverRanks = ScanOverRanks.STATES
     stated_loss: LossKernels | None = None

@@ -13,6 +13,7 @@ from meshwright.costmodels.model.implementation import (
     AttentionKernels,
     Dropout,
     FlashAttention,
+    FrozenWeights,
     GatedProducts,
     GradientReduction,
     HeadGradients,
@@ -52,6 +53,7 @@ class StatedImplementation:
     selective           what selective recomputation runs again
     host                the host's work for each operator
     trained             whether all weights are trained, or adapters beside them
+    frozen_weights      how weights lie that are not trained
     scan                kernels of state-space mixers
     scan_over_ranks     how ranks of a sequence share such a mixer
     logits              the logits that the loss reads
@@ -78,6 +80,7 @@ class StatedImplementation:
     selective: SelectiveRecompute | None = None
     host: HostPath | None = None
     trained: TrainedWeights | None = None
+    frozen_weights: FrozenWeights | None = None
     scan: ScanKernels | None = None
     scan_over_ranks: ScanOverRanks | None = None
     logits: Logits | None = None
