@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+import numpy as np
 
 from meshwright.costmodels.errors import ClusterError
 
@@ -30,6 +33,27 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True)
+class Speedup:
+    """The time of a kernel's passes in 16 bits over that in fp8, at some lengths of sequences; ends hold beyond them."""
+
+    tokens: tuple[int, ...]
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        as_long = len(self.tokens) == len(self.forward) == len(self.backward) > 0
+        growing = list(self.tokens) == sorted(set(self.tokens))
+        if not (as_long and growing and min(*self.tokens, *self.forward, *self.backward) > 0):
+            raise ClusterError("bad speedup of a generation", given=self, allowed="growing lengths, positive factors for each")
+
+    def at(self, tokens: float) -> tuple[float, float]:
+        """Return the factors of both passes at a length, on a log scale between those that were measured."""
+        at = math.log2(tokens)
+        forward, backward = (np.interp(at, np.log2(self.tokens), each) for each in (self.forward, self.backward))
+        return float(forward), float(backward)
+
+
+@dataclass(frozen=True, slots=True)
 class AllReduceKernels:
     """An engine's kernels for small tensors: latencies, and the shares of the fabric's bandwidth that their reads reach."""
 
@@ -49,6 +73,7 @@ class Generation:
     """The figures that devices of one generation have in common.
 
     flash_attention_2_slowdown   time of FlashAttention-2 over that of the fastest attention kernels
+    fp8_attention_speedup        of attention in fp8; None: not measured
     engine_all_reduce            serving engines' kernels, by name of the engine
     kubernetes_resource          the name under which its device plugin offers devices to pods
     sources                      where each figure is from
@@ -59,6 +84,7 @@ class Generation:
     engine_all_reduce: Mapping[str, AllReduceKernels]
     kubernetes_resource: str
     sources: Mapping[str, str]
+    fp8_attention_speedup: Speedup | None = None
 
 
 @cache
@@ -95,11 +121,13 @@ def generation(name: str) -> Generation:
             remedy="name the nearest one, or add its file",
         )
     document = dict(known[name])
+    speedup = document.pop("fp8_attention_speedup", None)
     return Generation(
         flash_attention_2_slowdown=Slowdown(**document.pop("flash_attention_2_slowdown")),
         engine_all_reduce={
             engine: AllReduceKernels(**kernels) for engine, kernels in document.pop("engine_all_reduce").items()
         },
+        fp8_attention_speedup=None if speedup is None else Speedup(**{key: tuple(of) for key, of in speedup.items()}),
         **document,
     )
 

@@ -81,8 +81,13 @@ def operator_time(
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
         if documents is not None and documents.masks(operator):
-            return _packed_attention_time(operator, sizes, documents, device=device, dtype=dtype, attention=attention)
-        time = _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, attention=attention, earlier=place.earlier)
+            factors = _attention_factors(attention, recipe, device, documents.document_tokens)
+            time = _packed_attention_time(operator, sizes, documents, device=device, dtype=dtype, factors=factors)
+            return _with_casts(time, operator, sizes, device, dtype) if recipe.dtype else time
+        factors = _attention_factors(attention, recipe, device, sizes[query_tokens(operator)])
+        time = _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, factors=factors, earlier=place.earlier)
+        if recipe.dtype:
+            time = _with_casts(time, operator, sizes, device, dtype)
         return _with_slice_gradients(time, operator, sizes, device, dtype, place) if place.later else time
     if operator.kind is OperatorKind.PRODUCT:
         return OperatorTime(*product_s(operator, sizes, device=device, dtype=dtype))
@@ -229,7 +234,7 @@ def _attention_time(
     device: Device,
     dtype: DType,
     cp: int,
-    attention: FlashAttention,
+    factors: tuple[float, float],
     earlier: int = 0,
 ) -> OperatorTime:
     """Flash attention; in a ring (cp > 1) one kernel a chunk of keys, and a merge of the partial outputs after each.
@@ -258,8 +263,7 @@ def _attention_time(
         )
         for pass_s in (attention_forward_s, attention_backward_s)
     )
-    slowdown = attention_slowdown(attention, device)
-    forward, backward = forward * slowdown.forward, backward * slowdown.backward
+    forward, backward = forward * factors[0], backward * factors[1]
     if cp > 1:
         outputs = sum(tensor.elements(sizes) for tensor in operator.outputs)
         merge = sustained_memory_s(device, 3 * outputs * DType.FP32.size_bytes)
@@ -275,7 +279,7 @@ def _packed_attention_time(
     *,
     device: Device,
     dtype: DType,
-    attention: FlashAttention,
+    factors: tuple[float, float],
 ) -> OperatorTime:
     """Flash attention over documents of many lengths in one kernel, as over equal ones of as many tokens and pairs.
 
@@ -284,7 +288,6 @@ def _packed_attention_time(
     query, key, _ = operator.inputs
     head_dim, tokens = sizes[query.dims[-1]], sizes[SEQ]
     each = documents.document_tokens
-    slowdown = attention_slowdown(attention, device)
     forward, backward = (
         float(
             pass_s(
@@ -301,7 +304,15 @@ def _packed_attention_time(
         )
         for pass_s in (attention_forward_s, attention_backward_s)
     )
-    return OperatorTime(forward * slowdown.forward, backward * slowdown.backward)
+    return OperatorTime(forward * factors[0], backward * factors[1])
+
+
+def _with_casts(time: OperatorTime, operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType) -> OperatorTime:
+    """The time with casts around attention in fp8: of its inputs before the kernel and of its output behind it; backward of the
+    output's gradient and of those of the inputs, as many."""
+    elements = sum(tensor.elements(sizes) for tensor in (*operator.inputs, *operator.outputs))
+    casts_s = sustained_memory_s(device, elements * (dtype.size_bytes + DType.FP8.size_bytes))
+    return OperatorTime(time.forward_s + casts_s, time.backward_s + casts_s)
 
 
 def vector_kernel(operator: Operator) -> VectorKernel:
@@ -424,3 +435,12 @@ def attention_slowdown(generation: FlashAttention, device: Device) -> Slowdown:
     factor = _UNDER_FLASH_2[generation]
     flash_2 = generation_of(calibration_key(device.calibration)).flash_attention_2_slowdown
     return Slowdown(factor * flash_2.forward, factor * flash_2.backward)
+
+
+def _attention_factors(attention: FlashAttention, recipe: MatmulRecipe, device: Device, tokens: float) -> tuple[float, float]:
+    """Time of attention's passes over that of the kernels that the device's calibration measured in 16 bits. Below these there
+    is one format, fp8; where it was not measured, it gains nothing."""
+    slowdown = attention_slowdown(attention, device)
+    speedup = None if recipe.dtype is None else generation_of(calibration_key(device.calibration)).fp8_attention_speedup
+    forward, backward = (1.0, 1.0) if speedup is None else speedup.at(tokens)
+    return slowdown.forward / forward, slowdown.backward / backward

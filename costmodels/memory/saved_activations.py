@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from meshwright.costmodels.kernels.vector_traffic import VectorShape, vector_shape
 from meshwright.costmodels.model.formats import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
-from meshwright.costmodels.model.implementation import LossKernels, Projections, ValueStorage, VectorKernels
+from meshwright.costmodels.model.implementation import AttentionFormat, LossKernels, Projections, ValueStorage, VectorKernels
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 
@@ -23,7 +23,7 @@ _SINGLE = DType.FP32.size_bytes
 class SavingRules:
     """The rules that decide the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how,
     loss, the format asked for, how queries, keys and values are projected, over how many ranks (cp) attention splits a
-    sequence, and what keeping a value keeps."""
+    sequence, what keeping a value keeps, and in which format attention computes."""
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
@@ -34,6 +34,7 @@ class SavingRules:
     projections: Projections = Projections.JOINT
     cp: int = 1
     value: ValueStorage = ValueStorage.OWN
+    attention: AttentionFormat = AttentionFormat.WORKING
 
     @property
     def eager_norms(self) -> bool:
@@ -44,6 +45,10 @@ class SavingRules:
     def eager_activations(self) -> bool:
         """True if gated activations are run step by step."""
         return self.kernels in (VectorKernels.EAGER, VectorKernels.FUSED_NORMS)
+
+    def keeps_in_fp8(self, operator: Operator) -> bool:
+        """Return True for attention that computes in fp8, which keeps the casts of its inputs and its output as it came."""
+        return self.attention is AttentionFormat.FP8 and operator.kind is OperatorKind.ATTENTION
 
     @property
     def low_bytes(self) -> float:
@@ -69,6 +74,8 @@ def saved_element_bytes(
                 (cast_again if operator.name in rerun else in_low_precision).add(name)
             elif operator.name in rerun:
                 as_written.add(name)
+            elif rules.keeps_in_fp8(operator):
+                copies[name] += DType.FP8.size_bytes
             else:
                 native, more = _kept_by_kernel(operator, rules, is_first=index == 0)
                 copies[name] += more

@@ -35,6 +35,15 @@ class FlashAttention(StrEnum):
     """FlashAttention written in Triton, which can add biases such as ALiBi."""
 
 
+class AttentionFormat(StrEnum):
+    """The number format of attention's products."""
+
+    WORKING = "working"
+    FP8 = "fp8"
+    """In both passes, beside a recipe below 16 bits: queries, keys and values are cast before the kernel, its output behind
+    it, and the casts are kept (Transformer Engine's fp8_dpa, which needs its fp8 context)."""
+
+
 class SelectiveRecompute(StrEnum):
     """The operators that a framework's selective recomputation runs again."""
 
@@ -203,15 +212,27 @@ class TrainedWeights(StrEnum):
     each, whose products are thin: they only move memory."""
 
 
+class FrozenWeights(StrEnum):
+    """The form in which weights of layers lie in memory that no step changes."""
+
+    WORKING = "working"
+    """In 16 bits, or in fp8 in both directions, which takes as much."""
+    FP8 = "fp8"
+    """Once in fp8, beside adapters and a recipe below 16 bits (Transformer Engine from Blackwell on, whose matrix units read
+    fp8 operands in either order)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Implementation:
     """The implementation of a layer by a framework."""
 
     kernels: VectorKernels = VectorKernels.FUSED
     attention: FlashAttention = FlashAttention.NATIVE
+    attention_format: AttentionFormat = AttentionFormat.WORKING
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL
+    frozen_weights: FrozenWeights = FrozenWeights.WORKING
     scan: ScanKernels = ScanKernels.FUSED
     scan_over_ranks: ScanOverRanks = ScanOverRanks.STATES
     stated_loss: LossKernels | None = None

@@ -18,7 +18,7 @@ from meshwright.costmodels.memory.saved_activations import SavingRules, saved_el
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ, VOCAB
 from meshwright.costmodels.model.experts import expert_region
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
-from meshwright.costmodels.model.implementation import Implementation, SelectiveRecompute
+from meshwright.costmodels.model.implementation import AttentionFormat, Implementation, SelectiveRecompute
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.network.overlap import CHUNKERS
 from meshwright.costmodels.units import DType
@@ -219,6 +219,7 @@ def kept_bytes(
         implementation.projections,
         cp,
         implementation.value,
+        implementation.attention_format if recipe.dtype else AttentionFormat.WORKING,
     )
     tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
     by_mode = {

@@ -350,7 +350,8 @@ class _Costing:
     def time(self, operator: Operator, local: Mapping[str, int]) -> OperatorTime:
         """Time of one operator under local sizes."""
         setting = self.setting
-        is_low = setting.recipe is not MatmulRecipe.WORKING and operator.name in self.kept_bytes.rules.low_precision
+        rules = self.kept_bytes.rules
+        is_low = setting.recipe.dtype is not None and (operator.name in rules.low_precision or rules.keeps_in_fp8(operator))
         return operator_time(
             operator,
             local,

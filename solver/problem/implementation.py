@@ -9,9 +9,11 @@ from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
 from meshwright.costmodels.model.implementation import (
+    AttentionFormat,
     AttentionKernels,
     Dropout,
     FlashAttention,
+    FrozenWeights,
     GatedProducts,
     GradientReduction,
     HeadGradients,
@@ -46,10 +48,12 @@ class StatedImplementation:
     stated_loss         kernels of the cross entropy
     attention_kernels   whether attention is one kernel
     attention           generation of that kernel
+    attention_format    number format of its products
     dropout             whether dropout keeps masks
     selective           what selective recomputation runs again
     host                the host's work for each operator
     trained             whether all weights are trained, or adapters beside them
+    frozen_weights      how weights lie that are not trained
     scan                kernels of state-space mixers
     scan_over_ranks     how ranks of a sequence share such a mixer
     logits              the logits that the loss reads
@@ -71,10 +75,12 @@ class StatedImplementation:
     stated_loss: LossKernels | None = None
     attention_kernels: AttentionKernels | None = None
     attention: FlashAttention | None = None
+    attention_format: AttentionFormat | None = None
     dropout: Dropout | None = None
     selective: SelectiveRecompute | None = None
     host: HostPath | None = None
     trained: TrainedWeights | None = None
+    frozen_weights: FrozenWeights | None = None
     scan: ScanKernels | None = None
     scan_over_ranks: ScanOverRanks | None = None
     logits: Logits | None = None

@@ -269,7 +269,7 @@ class RowCosting(CandidateSettings):
             blocks=[self.block_names[block] for block in of_row],
             shared=shared,
             copies=copies,
-            only_weights=implementation.trained is TrainedWeights.ADAPTERS,
+            implementation=implementation,
         )
         time_s, activation, transient = self._by_mode(candidate.table_modes, setting, costs, sync, of_row, waits=waits)
         moved = candidate.offload.activations * activation * self.recomputable[of_row]
@@ -353,7 +353,7 @@ class RowCosting(CandidateSettings):
                 blocks=names,
                 shared=_shared_parameters(one, kind, candidate.shard_ranks),
                 copies=np.zeros(len(names)),
-                only_weights=setting.implementation.trained is TrainedWeights.ADAPTERS,
+                implementation=setting.implementation,
             )
             found.append(state.device_bytes)
         return np.array(found)

@@ -12,7 +12,7 @@ from meshwright.costmodels.cluster.cluster import Device, GroupTopology
 from meshwright.costmodels.kernels.compute import matrices_of, memory_bound_s, orthogonalization_s
 from meshwright.costmodels.memory.training_state import Optimizer, Tier, optimizer_traffic_bytes, state_bytes_per_parameter
 from meshwright.costmodels.model.adapter import ADAPTER_DTYPE, NF4_BYTES
-from meshwright.costmodels.model.implementation import GradientReduction
+from meshwright.costmodels.model.implementation import FrozenWeights, GradientReduction, Implementation, TrainedWeights
 from meshwright.costmodels.model.operators import parameters
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Stream, exposed_s, passes_exposed_s
@@ -240,11 +240,11 @@ def training_state(
     blocks: Sequence[str],
     shared: Sequence[SharedParameters],
     copies: FloatArray,
-    only_weights: bool,
+    implementation: Implementation,
 ) -> TrainingState:
-    """State of parameters that groups of ranks share, with ``copies`` of tied ones beside them; of a frozen model
-    (``only_weights``) nothing is updated."""
-    workload = request.workload
+    """State of parameters that groups of ranks share, with ``copies`` of tied ones beside them; of a frozen model nothing is
+    updated."""
+    workload, only_weights = request.workload, implementation.trained is TrainedWeights.ADAPTERS
     optimizer = candidate.optimizer or workload.optimizer
     of_block = [block_optimizer(optimizer, request.model, name) for name in blocks]
     rates_s = np.zeros((2, len(blocks)))
@@ -252,6 +252,7 @@ def training_state(
         rates_s = _orthogonalization_s_per_parameter(request.model, blocks, device, apart=candidate.mesh.spreads_experts)
     weights, gradients, states, owned, update_s, passing = (np.zeros(len(blocks)) for _ in range(6))
     kept = _with_tied_weights(request.model, blocks) if candidate.gradients is Gradients.RELEASED else 1.0
+    once = _stored_once(request, blocks) if only_weights and implementation.frozen_weights is FrozenWeights.FP8 else 1.0
     for group, rate_s in zip(shared, rates_s, strict=False):
         each = {
             one: state_bytes_per_parameter(
@@ -264,7 +265,7 @@ def training_state(
             for one in dict.fromkeys(of_block)
         }
         held = group.parameters + copies
-        weights += held * each[of_block[0]].weights
+        weights += once * held * each[of_block[0]].weights
         if not only_weights:
             of_gradients = held * each[of_block[0]].gradients
             gradients += kept * of_gradients
@@ -332,6 +333,14 @@ def block_optimizer(optimizer: Optimizer, model: ModelGraph, block: str) -> Opti
     if optimizer is not Optimizer.MUON:
         return optimizer
     return Optimizer.MUON if recomputable(model.block(block)) else Optimizer.ADAMW
+
+
+def _stored_once(request: TrainingRequest, blocks: Sequence[str]) -> FloatArray:
+    """What weights of blocks take that lie once in fp8, over what they take in 16 bits: of layers, beside a recipe below 16
+    bits. Norms and routers, a thousandth of a layer, count as the rest."""
+    workload = request.workload
+    share = 1.0 if workload.matmul.dtype is None else DType.FP8.size_bytes / workload.precision.size_bytes
+    return np.array([share if recomputable(request.model.block(name)) else 1.0 for name in blocks])
 
 
 def _with_tied_weights(model: ModelGraph, blocks: Sequence[str]) -> FloatArray:

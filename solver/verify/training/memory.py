@@ -104,6 +104,11 @@ def whole_state(
             (Rule.GRADIENTS, shared.gradients, experts.gradients),
         )
     }
+    saved = sum(
+        span.count * (1.0 - _in_fp8(request, span.block)) * (block.shared * shared.weights + block.experts * experts.weights)
+        for span, (_, block) in zip(stage.blocks, owned, strict=True)
+    )
+    found[Rule.WEIGHTS] = found[Rule.WEIGHTS][0] - saved, found[Rule.WEIGHTS][1] - saved
     if stage.gradients is Gradients.RELEASED:
         found[Rule.GRADIENTS] = _waiting_gradients(plan, request, stage, share)
     found[Rule.OPTIMIZER] = _whole_optimizer_bytes(plan, request, stage, share)
@@ -111,6 +116,15 @@ def whole_state(
         return found
     more = adapted_state(plan, request, stage)
     return {rule: (least + more[rule], most + more[rule]) for rule, (least, most) in found.items()}
+
+
+def _in_fp8(request: TrainingRequest, block: str) -> float:
+    """The share of 16 bits that a block's weights take: half for layers of frozen weights that lie once in fp8."""
+    workload = request.workload
+    stated = workload.implementation
+    if stated is None or (stated.trained, stated.frozen_weights) != ("adapters", "fp8") or workload.matmul.dtype is None:
+        return 1.0
+    return 1.0 if _is_end(request, block) else 1.0 / workload.precision.size_bytes
 
 
 def _state_violations(
@@ -271,8 +285,9 @@ def _transient_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage,
     block = request.model.block(span.block)
     owned = owned_parameters(block, share)
     shared, experts = _states(plan, request, stage, _optimizer(plan, request))
-    from_host = owned.shared * (moved.weights * shared.weights + moved.gradients * shared.gradients)
-    from_host += owned.experts * (moved.weights * experts.weights + moved.gradients * experts.gradients)
+    of_weights = moved.weights * _in_fp8(request, span.block)
+    from_host = owned.shared * (of_weights * shared.weights + moved.gradients * shared.gradients)
+    from_host += owned.experts * (of_weights * experts.weights + moved.gradients * experts.gradients)
     if workload.adapter is not None:
         return from_host + adapted_transient_bytes(request, block, stage, shared=owned.shared)
     ranks, with_an_expert = plan.axes.dp * plan.axes.cp, ranks_with_an_expert(plan.axes)

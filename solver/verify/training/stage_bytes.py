@@ -266,6 +266,8 @@ def form_bytes(
     plain, by_steps = workload.precision.size_bytes, layers is Layers.MODULES
     squeezed = workload.saved_activations == "fp8"
     cast = _cast_products(block) if workload.matmul.dtype is not None or squeezed else set()
+    stated = workload.implementation
+    in_fp8 = stated is not None and stated.attention_format == "fp8" and workload.matmul.dtype is not None
     of_cast = {tensor.name for operator in block.operators if operator.name in cast for tensor in operator.outputs}
     whole: set[str] = kept - {name for operator in block.operators for name in operator.saved}
     lowered: set[str] = set()
@@ -276,6 +278,9 @@ def form_bytes(
                 lowered.add(name)
             elif operator.name in again:
                 whole.add(name)
+            elif in_fp8 and operator.kind is OperatorKind.ATTENTION:
+                # Copies of what it read and wrote, of its own.
+                extra[name] = extra.get(name, 0.0) + DType.FP8.size_bytes
             elif operator.kind is OperatorKind.LOSS and layers not in (Layers.COMPILED, Layers.OTHER):
                 # The softmax, in fp32; the logits it came from are not read again.
                 extra[name] = extra.get(name, 0.0) + _FP32

@@ -7,7 +7,7 @@ from dataclasses import replace
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.memory.saved_activations import SavingRules, loss_transient_element_bytes, saved_element_bytes
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
-from meshwright.costmodels.model.implementation import LossKernels, Projections, ValueStorage, VectorKernels
+from meshwright.costmodels.model.implementation import AttentionFormat, LossKernels, Projections, ValueStorage, VectorKernels
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 
@@ -94,6 +94,17 @@ def test_low_precision_products_keep_a_small_copy_of_what_only_they_read() -> No
     # Attention reads its output in 16 bits, the projection after it in 8.
     assert fp8["context"] == 3.0
     assert fp8["x"] == fp8["gate"] == 2.0
+
+
+def test_attention_in_fp8_keeps_a_byte_of_what_it_reads_and_writes() -> None:
+    products = frozenset(operator.name for operator in LAYER if operator.weights and operator.name.endswith("proj"))
+    rules = SavingRules(DType.BF16, low_precision=products, recipe=MatmulRecipe.FP8_DELAYED, attention=AttentionFormat.FP8)
+    saved = kept(LAYER, rules)
+    assert saved["q_rot"] == saved["k_rot"] == saved["v"] == 1.0 and "q" not in saved
+    # The projection behind it casts it by another scale.
+    assert saved["context"] == 2.0
+    given = saved_element_bytes(LAYER, rules, kept=frozenset({"q_rot"}), rerun=frozenset({"attention"}))
+    assert given["q_rot"] == 2.0, "attention that runs again finds what it reads as it was written"
 
 
 def test_saved_in_fp8_attention_keeps_one_copy_and_activation_functions_a_byte() -> None:

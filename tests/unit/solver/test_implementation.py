@@ -188,6 +188,31 @@ def test_attention_without_a_fused_kernel_is_slower_and_keeps_its_scores() -> No
     assert not solve(request, stop=never_stop, progress=ignore_progress).feasible
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_attention_in_fp8_goes_with_a_recipe_and_takes_less_memory(recompute: str) -> None:
+    fp8: dict[str, Any] = {"attention_format": "fp8"}
+    assert step_s(fp8, recompute=[recompute]) == step_s({}, recompute=[recompute])
+    given: dict[str, Any] = {"matmul": "fp8-delayed", "recompute": [recompute]}
+    # Where attention runs again, only what one layer makes again for that is smaller.
+    assert (peak_bytes({}, **given) - peak_bytes(fp8, **given) > GIB) == (recompute == "none")
+    assert step_s(fp8, **given) != step_s({}, **given)
+
+
+def weights_bytes(implementation: dict[str, Any], **given: Any) -> float:
+    return sum(stage.memory.weights_bytes for stage in flat(planned(implementation, **given)).stages)
+
+
+@pytest.mark.parametrize(("search", "ranks"), [({"zero_stages": [1]}, 2), ({"zero_stages": [3], "pp": [1], "dp": [4]}, 8)])
+def test_frozen_weights_lie_once_in_fp8_beside_a_recipe(search: dict[str, Any], ranks: int) -> None:
+    frozen, fp8 = ({"trained": "adapters", "frozen_weights": form} for form in ("working", "fp8"))
+    assert weights_bytes(fp8, **search) == weights_bytes(frozen, **search)
+    given: dict[str, Any] = {"matmul": "fp8-delayed", **search}
+    assert weights_bytes({"frozen_weights": "fp8"}, **given) == weights_bytes({}, **given)
+    # One byte less for each weight of 32 layers over the tp ranks, under ZeRO-3 over the dp ranks besides.
+    layers = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) / ranks
+    assert weights_bytes(frozen, **given) - weights_bytes(fp8, **given) == pytest.approx(layers, rel=1e-3)
+
+
 def test_masks_of_dropout_take_memory() -> None:
     # Two masks a layer of one byte an element, 4096 x 4096, 16 layers a stage, two micro-batches on the first.
     assert peak_bytes({"dropout": "masked"}) - peak_bytes({}) > 0.9 * 2 * 16 * 2 * 4096**2

@@ -14,7 +14,9 @@ from meshwright.app.evidence.training.sources import NO_SOURCES, Source, Sources
 from meshwright.app.evidence.training.stated import NOTHING_STATED, RowRule
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.implementation import (
+    AttentionFormat,
     AttentionKernels,
+    FrozenWeights,
     HeadGradients,
     HostPath,
     LossKernels,
@@ -74,6 +76,10 @@ LTS = "case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)"
         ({"source_id": "mbridge_sftlora", "notes": "LoRA performance"}, "trained", TrainedWeights.ADAPTERS),
         ({"source_id": "mlperf_lora", "notes": "SP=1 TP_COMM_OVERLAP=True"}, "tensor_overlap", TensorOverlap.USERBUFFERS),
         ({"source_id": "mlperf_training", "notes": "LAYER_CUDA_GRAPH=1 FP8_DPA=0"}, "host", HostPath.CUDA_GRAPHS),
+        ({"source_id": "mlperf_lora", "notes": "SP=0 FP8_DPA=1; NeMo"}, "attention_format", AttentionFormat.FP8),
+        ({"source_id": "mlperf_lora", "gpu": "B200", "precision": "fp8"}, "frozen_weights", FrozenWeights.FP8),
+        ({"source_id": "mlperf_lora", "gpu": "H100-SXM-80GB", "precision": "fp8"}, "frozen_weights", None),
+        ({"source_id": "mlperf_training", "notes": "SP=0 FP8_DPA=0; NeMo"}, "attention_format", None),
         ({"source_id": "ours", "recompute": "selective (op)"}, "selective", SelectiveRecompute.EVERY_SECOND_PRODUCT),
         ({"source_id": "ours", "notes": "compile; kernel=torch; LoRA performance; async TP"}, "kernels", None),
     ],
