@@ -13,6 +13,7 @@ MeshwrightError
 │   ├── KeyNotFoundError       a prefix under which no API key is stored (404)
 │   ├── CheckNotFoundError     an id under which no check is stored (404)
 │   ├── NoSuchError            a name or id under which the caller has nothing (404)
+│   ├── InUseError             something that other rows of the caller depend on can't be deleted (409)
 │   ├── JobIsFinalError        a job that has ended and can't be changed any more (409)
 │   ├── VersionChangedError    a resource that is not at the version the caller expects (412)
 │   ├── KeyReusedError         an idempotency key that was used for another call (422)
@@ -79,6 +80,10 @@ class DocumentError(InvalidInputError):
         if len(self.fields) == 1:
             return str(self.fields[0])
         return "\n".join([f"{self.problem}:", *(f"  {fault}" for fault in self.fields)])
+
+
+class InUseError(DocumentError):
+    """Something can't be deleted: ``fields`` names what depends on it, a kind each."""
 
 
 class MalformedError(InvalidInputError):

@@ -22,6 +22,7 @@ from meshwright.app.base.errors import (
     DocumentError,
     FieldError,
     ForbiddenError,
+    InUseError,
     IssuerUnavailableError,
     JobIsFinalError,
     KeyNotFoundError,
@@ -67,6 +68,7 @@ PLAN_NOT_FOUND = ProblemKind("plan-not-found", 404, "No plan is stored under thi
 KEY_NOT_FOUND = ProblemKind("key-not-found", 404, "There is no such API key")
 CHECK_NOT_FOUND = ProblemKind("check-not-found", 404, "There is no such check")
 METHOD_NOT_ALLOWED = ProblemKind("method-not-allowed", 405, "This address does not take this method")
+IN_USE = ProblemKind("in-use", 409, "Something depends on it")
 JOB_IS_FINAL = ProblemKind("job-is-final", 409, "The job has ended")
 VERSION_CHANGED = ProblemKind("version-changed", 412, "The resource is at another version")
 HEAD_TOO_SLOW = ProblemKind("slow-request", 408, "The request came too slowly")
@@ -98,6 +100,7 @@ KINDS = (
     KEY_NOT_FOUND,
     CHECK_NOT_FOUND,
     METHOD_NOT_ALLOWED,
+    IN_USE,
     JOB_IS_FINAL,
     VERSION_CHANGED,
     HEAD_TOO_SLOW,
@@ -135,6 +138,7 @@ _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (BusyError, BUSY),
     (IssuerUnavailableError, ISSUER),
     (NoSuchError, NO_SUCH),
+    (InUseError, IN_USE),
     (JobIsFinalError, JOB_IS_FINAL),
     (VersionChangedError, VERSION_CHANGED),
     (KeyReusedError, KEY_REUSED),

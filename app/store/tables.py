@@ -183,7 +183,7 @@ registered = Table(
     UniqueConstraint("tenant", "kind", "name", "version", name="uq_registered_tenant_kind_name_version"),
     sqlite_autoincrement=True,
 )
-"""Models and clusters under a name; append-only, every change is a new version.
+"""Models and clusters under a name: every change is a new version, and all are deleted together.
 
 kind      "model" or "cluster"
 digest    sha256 over the RFC 8785 form of the document, which has every reference resolved
