@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, Select, delete, select
+from sqlalchemy import ColumnElement, Connection, Select, delete, or_, select
 
-from meshwright.app.base.errors import FieldError, InUseError
+from meshwright.app.base.errors import FieldError, InUseError, PlanNotFoundError
 from meshwright.app.store.fleet import RegisteredKind
 from meshwright.app.store.replans import RUNNING
 from meshwright.app.store.statements import owned
-from meshwright.app.store.tables import answers, jobs, question_calibrations, questions, registered, replan_items, replans
+from meshwright.app.store.tables import (
+    answers,
+    idempotency_keys,
+    jobs,
+    plan_calibrations,
+    plans,
+    question_calibrations,
+    questions,
+    registered,
+    replan_items,
+    replans,
+    runs,
+)
 
 MOST_NAMED = 20
 """Dependents of one kind that a problem names; a reader wants to know what they are, not all of them."""
@@ -37,13 +49,51 @@ def delete_registered(
     connection.execute(mine.where(registered.c.kind == kind.value, registered.c.name == name))
 
 
-def _at_work(connection: Connection, tenant: str, about: Select[tuple[int]]) -> list[FieldError]:
-    """The jobs and re-plans that are about to answer these questions."""
+def delete_plan(connection: Connection, tenant: str, digest: str, *, with_dependents: bool = False) -> None:
+    """Delete a plan, and the idempotency keys that lead to it. ``with_dependents`` deletes the questions that it answers now as
+    well; measured runs of it stay. Raises PlanNotFoundError, and InUseError while there are such questions or runs, or jobs and
+    re-plans that need it.
+    """
+    # Locked, so that nobody finds it meanwhile and takes it for an answer.
+    held = owned(select(plans.c.id), plans, tenant).where(plans.c.digest == digest).with_for_update()
+    if connection.execute(held).scalar_one_or_none() is None:
+        raise PlanNotFoundError("no plan is stored under this digest", given=digest)
+    problem, answered = "the plan is in use", owned(select(questions.c.id), questions, tenant).where(questions.c.plan == digest)
+    _refuse(problem, _at_work(connection, tenant, answered, digest))
+    if with_dependents:
+        _delete_questions(connection, tenant, answered)
+    else:
+        _refuse(problem, _resting_on(connection, tenant, digest))
+    made = owned(select("job:" + jobs.c.id), jobs, tenant).where(jobs.c.digest == digest)
+    leads = or_(idempotency_keys.c.target == f"plan:{digest}", idempotency_keys.c.target.in_(made))
+    connection.execute(owned(delete(idempotency_keys), idempotency_keys, tenant).where(leads))
+    for table, column in ((answers, answers.c.plan), (plan_calibrations, plan_calibrations.c.plan), (plans, plans.c.digest)):
+        connection.execute(owned(delete(table), table, tenant).where(column == digest))
+
+
+def _resting_on(connection: Connection, tenant: str, digest: str) -> list[FieldError]:
+    """The questions that a plan answers now, and the runs that were measured of it."""
+    asked = owned(select(questions.c.digest), questions, tenant).where(questions.c.plan == digest).order_by(questions.c.id)
+    measured = owned(select(runs.c.digest), runs, tenant).where(runs.c.plan == digest).order_by(runs.c.id)
+    forget, keep = "forget them as well: ?with_dependents=true", "they stay, without their plan: ?with_dependents=true"
+    return [
+        *_named("questions", connection.execute(asked).scalars().all(), forget),
+        *_named("runs", connection.execute(measured).scalars().all(), keep),
+    ]
+
+
+def _at_work(connection: Connection, tenant: str, about: Select[tuple[int]], *made: str) -> list[FieldError]:
+    """The jobs and re-plans that are about to answer these questions, or make or compare these plans."""
     awaited = owned(select(questions.c.pending), questions, tenant).where(
         questions.c.id.in_(about), questions.c.pending.is_not(None)
     )
-    active = owned(select(jobs.c.id), jobs, tenant).where(jobs.c.active_digest.in_(awaited))
-    items = owned(select(replan_items.c.replan), replan_items, tenant).where(replan_items.c.question.in_(about))
+    active = owned(select(jobs.c.id), jobs, tenant).where(
+        or_(jobs.c.active_digest.in_(awaited), jobs.c.active_digest.in_(made))
+    )
+    is_met: ColumnElement[bool] = or_(
+        replan_items.c.question.in_(about), replan_items.c.old_plan.in_(made), replan_items.c.digest.in_(made)
+    )
+    items = owned(select(replan_items.c.replan), replan_items, tenant).where(is_met)
     batches = owned(select(replans.c.id), replans, tenant).where(replans.c.status == RUNNING, replans.c.id.in_(items))
     return [
         *_named("jobs", connection.execute(active.order_by(jobs.c.row)).scalars().all(), WAIT),

@@ -68,7 +68,7 @@ plans = Table(
     Index("ix_plans_tenant_model_id", "tenant", "model", "id"),
     sqlite_autoincrement=True,
 )
-"""Plans, never changed once written: the row that comes first for a tenant and digest stays.
+"""Plans, never changed once written: the row that comes first for a tenant and digest stays until its tenant deletes it.
 
 id             order of arrival, what list cursors count
 digest         sha256:<hex> of the canonical request

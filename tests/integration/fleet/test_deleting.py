@@ -1,4 +1,4 @@
-"""Deleting what is registered, as a REST client meets it."""
+"""Deleting what is registered or planned, as a REST client meets it."""
 
 from __future__ import annotations
 
@@ -116,12 +116,74 @@ def test_a_batch_that_runs_is_named(gated: httpx.Client, gate: threading.Event) 
     assert f"/v1/replans/{found['replans']}" == batch
 
 
+def test_a_deleted_plan_is_gone_and_made_again_when_it_is_asked_for(client: httpx.Client) -> None:
+    key = {"idempotency-key": "once"}
+    made = client.post("/v1/plans", json=training(), headers=key)
+    address = made.headers["location"]
+    assert client.get(address).status_code == 200
+    gone = client.delete(address)
+    assert (gone.status_code, gone.content) == (204, b"")
+    problem(client.get(address), 404, "plan-not-found")
+    problem(client.delete(address), 404, "plan-not-found")
+    problem(client.delete("/v1/plans/sha256:0"), 422, "invalid-request")
+    assert client.get("/v1/plans").json()["plans"] == []
+    (job,) = client.get("/v1/jobs").json()["jobs"]
+    problem(client.get(f"/v1/jobs/{job['id']}/plan"), 404, "plan-not-found")
+    again = client.post("/v1/plans", json=training(), headers=key)
+    assert (again.status_code, again.headers["location"]) == (201, address)
+    assert client.get(address).status_code == 200
+
+
+def test_a_plan_that_another_process_deletes_is_gone(client: httpx.Client, settings: Settings) -> None:
+    address = client.post("/v1/plans", json=training()).headers["location"]
+    assert client.get(address).status_code == 200
+    with running_service(settings, None) as other:
+        assert other.delete(address).status_code == 204
+    problem(client.get(address), 404, "plan-not-found")
+    # A question is never pointed to a text that the process remembers of a plan that is gone.
+    put(client)
+    digest = ask(client).json()["digest"]
+    with running_service(settings, None) as other:
+        assert other.delete(f"/v1/plans/{digest}", params=ALL).status_code == 204
+    assert ask(client).json()["digest"] == digest
+    assert client.get(f"/v1/plans/{digest}").status_code == 200
+
+
+def test_what_rests_on_a_plan_is_named(client: httpx.Client) -> None:
+    put(client)
+    plan = ask(client)
+    address, digest = plan.headers["location"], plan.json()["digest"]
+    run = client.post("/v1/runs", json={"schema": "meshwright.run/1", "plan": digest, "step_time_s": 16.0}).json()
+    (question,) = client.get("/v1/questions").json()["questions"]
+    assert in_the_way(client.delete(address)) == {"questions": question["digest"], "runs": run["id"]}
+    assert client.get(address).status_code == 200
+    assert client.delete(address, params=ALL).status_code == 204
+    assert client.get("/v1/questions").json()["questions"] == []
+    assert [each["id"] for each in client.get("/v1/runs").json()["runs"]] == [run["id"]]
+    assert client.delete("/v1/clusters/prod").status_code == 204
+
+
+def test_a_plan_that_a_batch_compares_with_is_named(gated: httpx.Client, gate: threading.Event) -> None:
+    put(gated, 2)
+    gate.set()
+    old = ask(gated).headers["location"]
+    gate.clear()
+    put(gated, 1, params={"replan": "start"})
+    assert "replans" in in_the_way(gated.delete(old, params=ALL))
+    gate.set()
+
+
 def test_only_its_tenant_deletes_a_thing_and_only_with_the_scope(settings: Settings) -> None:
     guarded = replace(settings, auth=Auth.REQUIRED)
     with running_service(guarded, FakeSolver()) as client:
         owner, rival = (header(guarded, Scope.CLUSTERS_WRITE, Scope.PLANS_READ, tenant=each) for each in ("acme", "rival"))
         weak = header(guarded, Scope.PLANS_WRITE, Scope.CALIBRATIONS_WRITE)
         put(client, headers=owner)
+        planner = header(guarded, Scope.PLANS_WRITE)
+        plan = client.post("/v1/plans", json=training(), headers=planner).headers["location"]
+        problem(client.delete(plan, headers=header(guarded, Scope.ADMIN, tenant="rival")), 404, "plan-not-found")
+        problem(client.delete(plan, headers=owner), 403, "forbidden")
+        assert client.delete(plan, headers=planner).status_code == 204
         problem(client.delete("/v1/clusters/prod", headers=rival, params=ALL), 404, "no-such-resource")
         problem(client.delete("/v1/clusters/prod", headers=weak), 403, "forbidden")
         # A thing of the same name is another tenant's own.
