@@ -18,6 +18,7 @@ MeshwrightError
 │   ├── VersionChangedError    a resource that is not at the version the caller expects (412)
 │   ├── KeyReusedError         an idempotency key that was used for another call (422)
 │   ├── QueueFullError         a tenant has as many jobs waiting as it may (429)
+│   ├── QuotaError             a tenant has as many bytes stored as it may (507)
 │   ├── CalibrationNotFoundError  a calibration that is not stored (422: it stands in a request)
 │   └── MissingExtraError      something that needs an optional package which is not installed (422)
 ├── RateLimitedError           a caller that asks too often, or too much at once (429)
@@ -173,6 +174,10 @@ class KeyReusedError(InvalidInputError):
 
 class QueueFullError(InvalidInputError):
     """Too many jobs of the caller's tenant are waiting for their turn."""
+
+
+class QuotaError(InvalidInputError):
+    """The caller's tenant has as many bytes stored as it may."""
 
 
 class SolveTimeoutError(MeshwrightError):

@@ -32,6 +32,7 @@ from meshwright.app.base.errors import (
     NoSuchError,
     PlanNotFoundError,
     QueueFullError,
+    QuotaError,
     RateLimitedError,
     SlowBodyError,
     SolveMemoryError,
@@ -88,6 +89,7 @@ ISSUER = ProblemKind("issuer-unavailable", 503, "Tokens can't be verified now")
 BUSY = ProblemKind("busy", 503, "The service has as much in hand as it takes")
 NOT_READY = ProblemKind("not-ready", 503, "The service can't take requests yet")
 TIMEOUT = ProblemKind("solve-timeout", 504, "The solve took too long")
+QUOTA = ProblemKind("quota-exceeded", 507, "Your tenant has as much stored as it may")
 OUT_OF_MEMORY = ProblemKind("solve-out-of-memory", 507, "The solve needs more memory than it may use")
 
 KINDS = (
@@ -120,6 +122,7 @@ KINDS = (
     BUSY,
     NOT_READY,
     TIMEOUT,
+    QUOTA,
     OUT_OF_MEMORY,
 )
 
@@ -143,6 +146,7 @@ _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (VersionChangedError, VERSION_CHANGED),
     (KeyReusedError, KEY_REUSED),
     (QueueFullError, QUEUE_FULL),
+    (QuotaError, QUOTA),
     (InvalidInputError, INVALID),
     (InfeasibleError, INFEASIBLE),
     (SolveTimeoutError, TIMEOUT),

@@ -23,6 +23,7 @@ from meshwright.app.store.jobs import Job, JobKind, JobRepository, NewJob
 from meshwright.app.store.plans import PlanRepository, PlanStore, RememberedTexts, check_digest
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.questions import Asked, QuestionRepository
+from meshwright.app.store.quota import check_room
 from meshwright.app.store.tables import MAX_OWNER
 from meshwright.costmodels.units import MIB
 from meshwright.solver.problem.request import PlanRequest
@@ -166,7 +167,7 @@ class PlanService:
     def begin(self, wanted: Wanted, connection: Connection) -> Submission:
         """Note what a call asked, and start a job if its plan is not stored, in the caller's transaction.
 
-        Raises QueueFullError, with which what was done is to be taken back; KeyReusedError.
+        Raises QueueFullError and QuotaError, with which what was done is to be taken back; KeyReusedError.
         """
         plans = PlanRepository(self._engine, wanted.caller.tenant)
         if wanted.text is None or not plans.hold(connection, wanted.key.digest):
@@ -188,6 +189,7 @@ class PlanService:
         if is_new:
             jobs = JobRepository(self._engine, caller.tenant)
             self._check_waiting(jobs.waiting(connection) - 1)
+            check_room(connection, caller.tenant, self._settings.max_stored_bytes)
         if wanted.asked is not None:
             questions = QuestionRepository(self._engine, caller.tenant)
             questions.ask(connection, wanted.asked, plan=key.digest, is_there=False)

@@ -384,6 +384,18 @@ predicted        JSON of what the cost model said of the plan without any correc
 """
 
 
+# The table of what each tenant has stored.
+
+tenant_bytes = Table(
+    "tenant_bytes",
+    metadata,
+    Column("tenant", String(MAX_TENANT), primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+)
+"""Bytes of the documents that a tenant keeps until it deletes them: plans, questions, models, clusters, calibrations, runs and
+checks. Triggers of the database count them, whoever writes."""
+
+
 # The table of checks: what continuous integration found, run by run.
 
 checks = Table(

@@ -15,7 +15,7 @@ from meshwright.app.service.replans import FleetService, PutOptions
 from meshwright.app.store.fleet import Registered, RegisteredKind, RegisteredRepository
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.questions import QuestionFilter, QuestionRepository
-from meshwright.app.web.gate import ClusterWriter, Reader
+from meshwright.app.web.gate import ClusterKeeper, ClusterWriter, Reader
 from meshwright.app.web.replans import AfterChange
 from meshwright.app.web.schemas import (
     PutAnswer,
@@ -37,7 +37,7 @@ WithDependents = Annotated[
     bool, Query(description="Forget the questions that name it as well. Their plans stay; jobs that run are never ended.")
 ]
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Which version; the newest when left out.")]
-_PUT_PROBLEMS = problem_answers(400, 401, 403, 408, 412, 413, 415, 422, 429, 500, 503)
+_PUT_PROBLEMS = problem_answers(400, 401, 403, 408, 412, 413, 415, 422, 429, 500, 503, 507)
 _GET_PROBLEMS = problem_answers(401, 403, 404, 422, 429, 500, 503)
 _DELETE_PROBLEMS = problem_answers(401, 403, 404, 409, 422, 429, 500, 503)
 _LIST_PROBLEMS = problem_answers(401, 403, 422, 429, 500, 503)
@@ -67,7 +67,7 @@ Options = Annotated[PutOptions, Depends(put_options)]
     response_model=PutAnswer,
     responses=_PUT_ANSWERS,
 )
-async def put_cluster(request: Request, caller: ClusterWriter, name: str, options: Options) -> Response:
+async def put_cluster(request: Request, caller: ClusterKeeper, name: str, options: Options) -> Response:
     """Register a cluster. When it changes, the plans that rest on it become stale."""
     return await _put(request, caller, RegisteredKind.CLUSTER, name, options)
 
@@ -79,7 +79,7 @@ async def put_cluster(request: Request, caller: ClusterWriter, name: str, option
     response_model=PutAnswer,
     responses=_PUT_ANSWERS,
 )
-async def put_model(request: Request, caller: ClusterWriter, name: str, options: Options) -> Response:
+async def put_model(request: Request, caller: ClusterKeeper, name: str, options: Options) -> Response:
     """Register a model. When it changes, the plans that rest on it become stale."""
     return await _put(request, caller, RegisteredKind.MODEL, name, options)
 
