@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -87,8 +88,10 @@ def test_a_finished_batch_stands_in_no_ones_way(client: httpx.Client) -> None:
     put(client, 2)
     ask(client)
     batch = put(client, 1, params={"replan": "start"}).json()["replan"]
+    deadline_s = time.monotonic() + 20
     while client.get(batch).json()["status"] == "running":
-        pass
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
     assert client.delete("/v1/clusters/prod", params=ALL).status_code == 204
     assert client.get(batch).json()["status"] == "finished"
     assert client.get(f"{batch}/items").json()["items"] == []
