@@ -13,10 +13,12 @@ MeshwrightError
 │   ├── KeyNotFoundError       a prefix under which no API key is stored (404)
 │   ├── CheckNotFoundError     an id under which no check is stored (404)
 │   ├── NoSuchError            a name or id under which the caller has nothing (404)
+│   ├── InUseError             something that other rows of the caller depend on can't be deleted (409)
 │   ├── JobIsFinalError        a job that has ended and can't be changed any more (409)
 │   ├── VersionChangedError    a resource that is not at the version the caller expects (412)
 │   ├── KeyReusedError         an idempotency key that was used for another call (422)
 │   ├── QueueFullError         a tenant has as many jobs waiting as it may (429)
+│   ├── QuotaError             a tenant has as many bytes stored as it may (507)
 │   ├── CalibrationNotFoundError  a calibration that is not stored (422: it stands in a request)
 │   └── MissingExtraError      something that needs an optional package which is not installed (422)
 ├── RateLimitedError           a caller that asks too often, or too much at once (429)
@@ -79,6 +81,10 @@ class DocumentError(InvalidInputError):
         if len(self.fields) == 1:
             return str(self.fields[0])
         return "\n".join([f"{self.problem}:", *(f"  {fault}" for fault in self.fields)])
+
+
+class InUseError(DocumentError):
+    """Something can't be deleted: ``fields`` names what depends on it, a kind each."""
 
 
 class MalformedError(InvalidInputError):
@@ -168,6 +174,10 @@ class KeyReusedError(InvalidInputError):
 
 class QueueFullError(InvalidInputError):
     """Too many jobs of the caller's tenant are waiting for their turn."""
+
+
+class QuotaError(InvalidInputError):
+    """The caller's tenant has as many bytes stored as it may."""
 
 
 class SolveTimeoutError(MeshwrightError):

@@ -63,6 +63,7 @@ class Settings:
     max_solves          solves a worker runs at once, each in a process of its own; the same for all workers of a queue
     max_solve_memory_bytes  memory of its own that a solve may use
     max_waiting_jobs    jobs of one tenant that may wait for their turn; more are refused with 429
+    max_stored_bytes    documents that one tenant may have stored, all together; more are refused with 507
     max_time_limit_s    longest ``search.time_limit_s`` the service accepts
     max_queue_age_s     longest that a job may have waited before `/readyz` says that the queue is late
     takeover_after_s    how long a running job gives no sign of life before another worker takes it
@@ -91,6 +92,8 @@ class Settings:
     max_solves: int = 2
     max_solve_memory_bytes: int = 8 * GIB
     max_waiting_jobs: int = 2000
+    # Some sixty thousand plans of 64 KiB (`app.store.plans`).
+    max_stored_bytes: int = 4 * GIB
     max_time_limit_s: int = 600
     max_queue_age_s: int = 3600
     takeover_after_s: int = 15
@@ -121,6 +124,7 @@ VARIABLES = {
     "MESHWRIGHT_MAX_SOLVES": "max_solves",
     "MESHWRIGHT_MAX_SOLVE_MEMORY_BYTES": "max_solve_memory_bytes",
     "MESHWRIGHT_MAX_WAITING_JOBS": "max_waiting_jobs",
+    "MESHWRIGHT_MAX_STORED_BYTES": "max_stored_bytes",
     "MESHWRIGHT_MAX_TIME_LIMIT_S": "max_time_limit_s",
     "MESHWRIGHT_MAX_QUEUE_AGE_S": "max_queue_age_s",
     "MESHWRIGHT_TAKEOVER_AFTER_S": "takeover_after_s",

@@ -22,6 +22,7 @@ from meshwright.app.base.errors import (
     DocumentError,
     FieldError,
     ForbiddenError,
+    InUseError,
     IssuerUnavailableError,
     JobIsFinalError,
     KeyNotFoundError,
@@ -31,6 +32,7 @@ from meshwright.app.base.errors import (
     NoSuchError,
     PlanNotFoundError,
     QueueFullError,
+    QuotaError,
     RateLimitedError,
     SlowBodyError,
     SolveMemoryError,
@@ -67,6 +69,7 @@ PLAN_NOT_FOUND = ProblemKind("plan-not-found", 404, "No plan is stored under thi
 KEY_NOT_FOUND = ProblemKind("key-not-found", 404, "There is no such API key")
 CHECK_NOT_FOUND = ProblemKind("check-not-found", 404, "There is no such check")
 METHOD_NOT_ALLOWED = ProblemKind("method-not-allowed", 405, "This address does not take this method")
+IN_USE = ProblemKind("in-use", 409, "Something depends on it")
 JOB_IS_FINAL = ProblemKind("job-is-final", 409, "The job has ended")
 VERSION_CHANGED = ProblemKind("version-changed", 412, "The resource is at another version")
 HEAD_TOO_SLOW = ProblemKind("slow-request", 408, "The request came too slowly")
@@ -86,6 +89,7 @@ ISSUER = ProblemKind("issuer-unavailable", 503, "Tokens can't be verified now")
 BUSY = ProblemKind("busy", 503, "The service has as much in hand as it takes")
 NOT_READY = ProblemKind("not-ready", 503, "The service can't take requests yet")
 TIMEOUT = ProblemKind("solve-timeout", 504, "The solve took too long")
+QUOTA = ProblemKind("quota-exceeded", 507, "Your tenant has as much stored as it may")
 OUT_OF_MEMORY = ProblemKind("solve-out-of-memory", 507, "The solve needs more memory than it may use")
 
 KINDS = (
@@ -98,6 +102,7 @@ KINDS = (
     KEY_NOT_FOUND,
     CHECK_NOT_FOUND,
     METHOD_NOT_ALLOWED,
+    IN_USE,
     JOB_IS_FINAL,
     VERSION_CHANGED,
     HEAD_TOO_SLOW,
@@ -117,6 +122,7 @@ KINDS = (
     BUSY,
     NOT_READY,
     TIMEOUT,
+    QUOTA,
     OUT_OF_MEMORY,
 )
 
@@ -135,10 +141,12 @@ _KIND_OF: tuple[tuple[type[Exception], ProblemKind], ...] = (
     (BusyError, BUSY),
     (IssuerUnavailableError, ISSUER),
     (NoSuchError, NO_SUCH),
+    (InUseError, IN_USE),
     (JobIsFinalError, JOB_IS_FINAL),
     (VersionChangedError, VERSION_CHANGED),
     (KeyReusedError, KEY_REUSED),
     (QueueFullError, QUEUE_FULL),
+    (QuotaError, QUOTA),
     (InvalidInputError, INVALID),
     (InfeasibleError, INFEASIBLE),
     (SolveTimeoutError, TIMEOUT),

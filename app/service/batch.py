@@ -106,7 +106,7 @@ class BatchStarter:
         digest = question.key.digest
         questions = QuestionRepository(self._engine, tenant)
         questions.answer(connection, item.question, question.asked, plan=digest, replan=replan_id)
-        if PlanRepository(self._engine, tenant).find_with(connection, digest) is None:
+        if not PlanRepository(self._engine, tenant).hold(connection, digest):
             wanted = plan_job(question.key, owner=OWNER, kind=JobKind.REPLAN, urgency=REPLAN_URGENCY, trace=current_parent())
             active, _ = submit(self._engine, self._queue, connection, tenant, wanted)
             batch.assign(connection, item.id, digest=digest, job=active.id)

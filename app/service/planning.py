@@ -15,13 +15,15 @@ from meshwright.app.base.settings import Settings
 from meshwright.app.requests.digests import RequestKey, keyed_request
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.engine import JobQueue
+from meshwright.app.store.deletion import delete_plan
 from meshwright.app.store.engine import reading, writing
 from meshwright.app.store.fleet import NOTHING_READ, FleetNamedError, FleetNow, StoredRegistry
 from meshwright.app.store.idempotency import IdempotencyRepository
 from meshwright.app.store.jobs import Job, JobKind, JobRepository, NewJob
-from meshwright.app.store.plans import PlanStore, RememberedTexts
+from meshwright.app.store.plans import PlanRepository, PlanStore, RememberedTexts, check_digest
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.questions import Asked, QuestionRepository
+from meshwright.app.store.quota import check_room
 from meshwright.app.store.tables import MAX_OWNER
 from meshwright.costmodels.units import MIB
 from meshwright.solver.problem.request import PlanRequest
@@ -165,12 +167,20 @@ class PlanService:
     def begin(self, wanted: Wanted, connection: Connection) -> Submission:
         """Note what a call asked, and start a job if its plan is not stored, in the caller's transaction.
 
-        Raises QueueFullError, with which what was done is to be taken back; KeyReusedError.
+        Raises QueueFullError and QuotaError, with which what was done is to be taken back; KeyReusedError.
         """
-        if wanted.text is None:
+        plans = PlanRepository(self._engine, wanted.caller.tenant)
+        if wanted.text is None or not plans.hold(connection, wanted.key.digest):
             return self._start(wanted, connection)
         self._note(wanted, connection)
         return Submission(wanted.key.digest, wanted.text)
+
+    def delete(self, caller: Principal, digest: str, *, with_dependents: bool) -> None:
+        """Delete a stored plan; raises PlanFileError, PlanNotFoundError, InUseError, StoreError."""
+        check_digest(digest)
+        with writing(self._engine) as connection:
+            delete_plan(connection, caller.tenant, digest, with_dependents=with_dependents)
+        self._texts.forget(caller.tenant, digest)
 
     def _start(self, wanted: Wanted, connection: Connection) -> Submission:
         caller, key = wanted.caller, wanted.key
@@ -179,6 +189,7 @@ class PlanService:
         if is_new:
             jobs = JobRepository(self._engine, caller.tenant)
             self._check_waiting(jobs.waiting(connection) - 1)
+            check_room(connection, caller.tenant, self._settings.max_stored_bytes)
         if wanted.asked is not None:
             questions = QuestionRepository(self._engine, caller.tenant)
             questions.ask(connection, wanted.asked, plan=key.digest, is_there=False)

@@ -19,6 +19,7 @@ from meshwright.app.service.engine import JobQueue
 from meshwright.app.service.planning import submit
 from meshwright.app.service.webhook import WebhookSettings, check_url
 from meshwright.app.store.calibrations import CalibrationStore, KeptCalibration, change_of
+from meshwright.app.store.deletion import delete_registered
 from meshwright.app.store.engine import reading, writing
 from meshwright.app.store.fleet import (
     FleetNow,
@@ -252,6 +253,12 @@ class FleetService:
     def get(self, caller: Principal, kind: RegisteredKind, name: str, version: int | None) -> Registered:
         """A version, the newest unless told; raises NoSuchError."""
         return find_registered(RegisteredRepository(self._engine, caller.tenant, kind).find, kind, name, version)
+
+    def delete(self, caller: Principal, kind: RegisteredKind, name: str, *, with_dependents: bool) -> None:
+        """Delete every version under a name; raises NoSuchError, InUseError, StoreError."""
+        self.get(caller, kind, name, None)
+        with writing(self._engine) as connection:
+            delete_registered(connection, caller.tenant, kind, name, with_dependents=with_dependents)
 
 
 def find_registered(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -71,6 +71,13 @@ class StaleUse:
     used: str
     newest: str
     since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A stored plan's standing: since when a newer calibration than one it rests on is stored; None where none is."""
+
+    stale_since: datetime | None
 
 
 SUMMARY_COLUMNS = tuple(calibrations.c[name] for name in CalibrationSummary.__dataclass_fields__)
@@ -149,6 +156,11 @@ class CalibrationRepository:
             for row in map(in_utc, rows)
         )
 
+    def standings(self, plan_digests: Sequence[str]) -> dict[str, Standing]:
+        """How those of these plans that are stored stand to newer calibrations."""
+        rows = map(in_utc, _STANDING.find(self._engine, {"tenant": self._tenant, "digests": list(plan_digests)}))
+        return {row["digest"]: Standing(row["since"]) for row in rows}
+
     def _one(self, condition: ColumnElement[bool]) -> CalibrationSummary | None:
         with reading(self._engine) as connection:
             row = connection.execute(self._summaries().where(condition)).mappings().one_or_none()
@@ -177,14 +189,16 @@ def _run_calibration_of(request: Mapping[str, Any]) -> str:
     return "" if group is None else next(map(calibration_name, given), group.key)
 
 
+_RESTS_ON = and_(plan_calibrations.c.tenant == plans.c.tenant, plan_calibrations.c.plan == plans.c.digest)
+_NEWER = and_(
+    calibrations.c.tenant == plans.c.tenant,
+    calibrations.c.key == plan_calibrations.c.key,
+    calibrations.c.created_at > plans.c.created_at,
+    calibrations.c.name != plan_calibrations.c.calibration,
+)
+
+
 def _stale_uses() -> Select[Any]:
-    rests_on = and_(plan_calibrations.c.tenant == plans.c.tenant, plan_calibrations.c.plan == plans.c.digest)
-    newer = and_(
-        calibrations.c.tenant == plans.c.tenant,
-        calibrations.c.key == plan_calibrations.c.key,
-        calibrations.c.created_at > plans.c.created_at,
-        calibrations.c.name != plan_calibrations.c.calibration,
-    )
     query = (
         select(
             plans.c.digest,
@@ -193,14 +207,21 @@ def _stale_uses() -> Select[Any]:
             func.min(calibrations.c.created_at).label("since"),
             func.max(calibrations.c.id).label("newest_id"),
         )
-        .join(plan_calibrations, rests_on)
-        .join(calibrations, newer)
+        .join(plan_calibrations, _RESTS_ON)
+        .join(calibrations, _NEWER)
         .group_by(plans.c.id, plans.c.digest, plan_calibrations.c.key, plan_calibrations.c.calibration)
         .order_by(plans.c.id, plan_calibrations.c.key)
     )
     return owned(query, plans, TENANT)
 
 
+def _standings() -> Select[Any]:
+    query = select(plans.c.digest, func.min(calibrations.c.created_at).label("since"))
+    query = query.outerjoin(plan_calibrations, _RESTS_ON).outerjoin(calibrations, _NEWER)
+    return owned(query.group_by(plans.c.id, plans.c.digest), plans, TENANT)
+
+
+_STANDING = QuickRows(_standings(), plans.c.digest, "digests")
 _STALE = QuickRows(_stale_uses(), plans.c.digest, "digests")
 
 

@@ -29,7 +29,7 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.solver.problem.graph import ModelGraph
 
-# Models and clusters under their names: append-only, every change a new version.
+# Models and clusters under their names: every change is a new version, and all versions are deleted together.
 
 
 class RegisteredKind(StrEnum):

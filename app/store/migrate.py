@@ -12,7 +12,7 @@ from meshwright.app.store.engine import is_sqlite, reading, shown_url, take_all_
 if TYPE_CHECKING:
     from alembic.config import Config
 
-HEAD_REVISION = "0013"
+HEAD_REVISION = "0014"
 """Newest migration; a test holds it equal to Alembic's own answer. Kept here so that a check needs no Alembic."""
 
 # Any number that other programs on the same PostgreSQL will hardly take; derived from "meshwright".

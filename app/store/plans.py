@@ -17,7 +17,7 @@ from meshwright.app.base.documents import compact_json
 from meshwright.app.base.errors import PlanNotFoundError
 from meshwright.app.requests.digests import DIGEST_PATTERN, SHORT_DIGEST_PATTERN, KeyedRequest
 from meshwright.app.requests.plan_documents import join_texts, plan_document
-from meshwright.app.store.calibrations import CalibrationRepository, StaleUse, note_calibrations
+from meshwright.app.store.calibrations import CalibrationRepository, StaleUse, Standing, note_calibrations
 from meshwright.app.store.engine import is_sqlite, read_soon, reading, writing
 from meshwright.app.store.shared_reads import SharedReads
 from meshwright.app.store.statements import TENANT, in_utc, insert_if_absent, owned
@@ -109,6 +109,12 @@ class PlanRepository:
         row = connection.execute(_FIND, {"tenant": self._tenant, "digest": digest}).mappings().one_or_none()
         return None if row is None else StoredPlan(**in_utc(row))
 
+    def hold(self, connection: Connection, digest: str) -> bool:
+        """Return True if a plan is stored; it stays so until the transaction ends."""
+        held = owned(select(plans.c.id), plans, self._tenant).where(plans.c.digest == digest)
+        locked = held.with_for_update(read=True, key_share=True)
+        return connection.execute(locked).scalar_one_or_none() is not None
+
     def find_by_prefix(self, prefix: str, *, limit: int) -> tuple[str, ...]:
         """At most ``limit`` digests that start with a prefix, in order."""
         with reading(self._engine) as connection:
@@ -126,8 +132,8 @@ class PlanRepository:
             if self.add_with(connection, plan):
                 return plan, True
         first = self.find(plan.digest)
-        assert first is not None, "a plan that was there a moment ago; plans are never deleted"
-        return first, False
+        # Deleted since, within a moment: it was stored, and that its owner does not want it is known.
+        return first or plan, False
 
     def add_with(self, connection: Connection, plan: StoredPlan) -> bool:
         """Store a plan unless its digest is stored already, in the caller's transaction; whether it is new."""
@@ -187,6 +193,12 @@ def plan_row(plan: Plan, key: KeyedRequest) -> StoredPlan:
     )
 
 
+def check_digest(digest: str) -> None:
+    """Refuse what is no digest; raises PlanFileError."""
+    if not DIGEST_PATTERN.fullmatch(digest):
+        raise PlanFileError("this is no digest", given=digest, allowed="sha256: and 64 hexadecimal digits")
+
+
 class PlanStore:
     """One tenant's plan documents by digest. Every method raises StoreError when the database can't serve it."""
 
@@ -201,8 +213,7 @@ class PlanStore:
 
     def get(self, digest: str) -> str:
         """As ``find``; raises PlanNotFoundError when there is none, PlanFileError when this is no digest."""
-        if not DIGEST_PATTERN.fullmatch(digest):
-            raise PlanFileError("this is no digest", given=digest, allowed="sha256: and 64 hexadecimal digits")
+        check_digest(digest)
         text = self.find(digest)
         if text is None:
             raise PlanNotFoundError("no plan is stored under this digest", given=digest)
@@ -255,12 +266,12 @@ class ReadPlan:
 class PlanReader:
     """Reads plans by digest. For callers on one event loop.
 
-    texts   those that the process remembers: they never change. Staleness does, and is always asked for.
+    texts   those that the process remembers: they never change. Whether they are stored still, and stale, is always asked for.
     """
 
     def __init__(self, engine: Engine, texts: RememberedTexts):
         self._engine, self._texts = engine, texts
-        self._stale = SharedReads(engine, self._stale_since)
+        self._standings = SharedReads(engine, self._standing)
 
     async def get(self, tenant: str, digest: str) -> ReadPlan:
         """The plan stored under a digest; raises PlanNotFoundError, PlanFileError, StoreError."""
@@ -268,10 +279,14 @@ class PlanReader:
         if text is None:
             text = await read_soon(self._engine, PlanStore(self._engine, tenant).get, digest)
             self._texts.keep(tenant, digest, text)
-        return ReadPlan(text, await self._stale.find(tenant, digest))
+        standing = await self._standings.find(tenant, digest)
+        if standing is None:
+            self._texts.forget(tenant, digest)
+            raise PlanNotFoundError("no plan is stored under this digest", given=digest)
+        return ReadPlan(text, standing.stale_since)
 
-    def _stale_since(self, tenant: str, digests: Sequence[str]) -> dict[str, datetime]:
-        return PlanStore(self._engine, tenant).stale_since(*digests)
+    def _standing(self, tenant: str, digests: Sequence[str]) -> dict[str, Standing]:
+        return CalibrationRepository(self._engine, tenant).standings(digests)
 
 
 # Texts of stored plans that this process has read, kept while there is room: a stored plan never changes.
@@ -312,10 +327,19 @@ class RememberedTexts:
             while self._held.total() > self._most:
                 self._forget_one()
 
+    def forget(self, tenant: str, digest: str) -> None:
+        """Forget a text that is stored no more."""
+        with self._lock:
+            if digest in self._texts.get(tenant, ()):
+                self._texts[tenant].move_to_end(digest, last=False)
+                self._forget_oldest(tenant)
+
     def _forget_one(self) -> None:
         """Forget the text that the tenant with the most bytes has not asked for longest."""
-        largest = max(self._held, key=self._held.__getitem__)
-        _, oldest = self._texts[largest].popitem(last=False)
-        self._held[largest] -= sys.getsizeof(oldest)
-        if not self._texts[largest]:
-            del self._texts[largest], self._held[largest]
+        self._forget_oldest(max(self._held, key=self._held.__getitem__))
+
+    def _forget_oldest(self, tenant: str) -> None:
+        _, oldest = self._texts[tenant].popitem(last=False)
+        self._held[tenant] -= sys.getsizeof(oldest)
+        if not self._texts[tenant]:
+            del self._texts[tenant], self._held[tenant]

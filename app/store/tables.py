@@ -68,7 +68,7 @@ plans = Table(
     Index("ix_plans_tenant_model_id", "tenant", "model", "id"),
     sqlite_autoincrement=True,
 )
-"""Plans, never changed once written: the row that comes first for a tenant and digest stays.
+"""Plans, never changed once written: the row that comes first for a tenant and digest stays until its tenant deletes it.
 
 id             order of arrival, what list cursors count
 digest         sha256:<hex> of the canonical request
@@ -183,7 +183,7 @@ registered = Table(
     UniqueConstraint("tenant", "kind", "name", "version", name="uq_registered_tenant_kind_name_version"),
     sqlite_autoincrement=True,
 )
-"""Models and clusters under a name; append-only, every change is a new version.
+"""Models and clusters under a name: every change is a new version, and all are deleted together.
 
 kind      "model" or "cluster"
 digest    sha256 over the RFC 8785 form of the document, which has every reference resolved
@@ -382,6 +382,18 @@ plan             digest of the plan that ran
 run              JSON of what was measured (meshwright.run/1)
 predicted        JSON of what the cost model said of the plan without any correction from runs
 """
+
+
+# The table of what each tenant has stored.
+
+tenant_bytes = Table(
+    "tenant_bytes",
+    metadata,
+    Column("tenant", String(MAX_TENANT), primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+)
+"""Bytes of the documents that a tenant keeps until it deletes them: plans, questions, models, clusters, calibrations, runs and
+checks. Triggers of the database count them, whoever writes."""
 
 
 # The table of checks: what continuous integration found, run by run.

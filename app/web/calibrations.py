@@ -14,7 +14,7 @@ from meshwright.app.edge.lists import PRINTABLE, Cursor, Limit, before_of, curso
 from meshwright.app.edge.problems import problem_answers
 from meshwright.app.service.replans import CalibrationService
 from meshwright.app.store.calibrations import CalibrationStore
-from meshwright.app.web.gate import CalibrationWriter, Reader
+from meshwright.app.web.gate import CalibrationKeeper, Reader
 from meshwright.app.web.replans import AfterChange
 from meshwright.app.web.schemas import CalibrationAnswer, CalibrationDocument, CalibrationItem, CalibrationPage, item_fields
 
@@ -38,10 +38,10 @@ _BODY: dict[str, Any] = {
     responses={
         200: {"description": "It is stored already.", "model": CalibrationAnswer},
         201: {"description": "A new version of its device's calibration.", "model": CalibrationAnswer},
-        **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
+        **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 507),
     },
 )
-async def add_calibration(request: Request, caller: CalibrationWriter, options: AfterChange) -> Response:
+async def add_calibration(request: Request, caller: CalibrationKeeper, options: AfterChange) -> Response:
     """Add a calibration. The plans of questions that follow its device become stale."""
     settings: Settings = request.app.state.settings
     service: CalibrationService = request.app.state.calibrations

@@ -19,7 +19,7 @@ from meshwright.app.edge.problems import problem_answers
 from meshwright.app.regression.report import CheckReport
 from meshwright.app.requests.limits import check_values
 from meshwright.app.store.checks import CheckRepository, StoredCheck
-from meshwright.app.web.gate import Reader, Writer
+from meshwright.app.web.gate import CheckKeeper, Reader
 from meshwright.app.web.schemas import MAX_NAME, CheckItem, CheckPage, NewCheck, Trend, check_item, trend_point
 
 router = APIRouter(prefix="/v1/checks", tags=["checks"])
@@ -30,9 +30,9 @@ router = APIRouter(prefix="/v1/checks", tags=["checks"])
     status_code=201,
     summary="Keep the report of a check",
     openapi_extra=body_of("NewCheck"),
-    responses=problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
+    responses=problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 507),
 )
-async def add_check(request: Request, response: Response, caller: Writer) -> CheckItem:
+async def add_check(request: Request, response: Response, caller: CheckKeeper) -> CheckItem:
     """Add a report of ``meshwright check`` to the history of a project."""
     settings: Settings = request.app.state.settings
     async with json_body(request, max_bytes=settings.max_body_bytes) as body:

@@ -15,7 +15,7 @@ from meshwright.app.service.replans import FleetService, PutOptions
 from meshwright.app.store.fleet import Registered, RegisteredKind, RegisteredRepository
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.questions import QuestionFilter, QuestionRepository
-from meshwright.app.web.gate import ClusterWriter, Reader
+from meshwright.app.web.gate import ClusterKeeper, ClusterWriter, Reader
 from meshwright.app.web.replans import AfterChange
 from meshwright.app.web.schemas import (
     PutAnswer,
@@ -33,9 +33,13 @@ router = APIRouter(prefix="/v1", tags=["fleet"])
 
 IfMatch = Annotated[str | None, Header(max_length=200, description="ETag of the version that is to be replaced.")]
 IfNoneMatch = Annotated[str | None, Header(max_length=1000, description="ETags that the caller has.")]
+WithDependents = Annotated[
+    bool, Query(description="Forget the questions that name it as well. Their plans stay; jobs that run are never ended.")
+]
 Version = Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Which version; the newest when left out.")]
-_PUT_PROBLEMS = problem_answers(400, 401, 403, 408, 412, 413, 415, 422, 429, 500, 503)
+_PUT_PROBLEMS = problem_answers(400, 401, 403, 408, 412, 413, 415, 422, 429, 500, 503, 507)
 _GET_PROBLEMS = problem_answers(401, 403, 404, 422, 429, 500, 503)
+_DELETE_PROBLEMS = problem_answers(401, 403, 404, 409, 422, 429, 500, 503)
 _LIST_PROBLEMS = problem_answers(401, 403, 422, 429, 500, 503)
 
 
@@ -63,7 +67,7 @@ Options = Annotated[PutOptions, Depends(put_options)]
     response_model=PutAnswer,
     responses=_PUT_ANSWERS,
 )
-async def put_cluster(request: Request, caller: ClusterWriter, name: str, options: Options) -> Response:
+async def put_cluster(request: Request, caller: ClusterKeeper, name: str, options: Options) -> Response:
     """Register a cluster. When it changes, the plans that rest on it become stale."""
     return await _put(request, caller, RegisteredKind.CLUSTER, name, options)
 
@@ -75,7 +79,7 @@ async def put_cluster(request: Request, caller: ClusterWriter, name: str, option
     response_model=PutAnswer,
     responses=_PUT_ANSWERS,
 )
-async def put_model(request: Request, caller: ClusterWriter, name: str, options: Options) -> Response:
+async def put_model(request: Request, caller: ClusterKeeper, name: str, options: Options) -> Response:
     """Register a model. When it changes, the plans that rest on it become stale."""
     return await _put(request, caller, RegisteredKind.MODEL, name, options)
 
@@ -94,6 +98,18 @@ def get_model(
 ) -> Response:
     """A registered model, its newest version unless told."""
     return _get(request, caller, RegisteredKind.MODEL, name, version, if_none_match)
+
+
+@router.delete("/clusters/{name}", status_code=204, summary="Delete a registered cluster", responses=_DELETE_PROBLEMS)
+def delete_cluster(request: Request, caller: ClusterWriter, name: str, with_dependents: WithDependents = False) -> None:
+    """Delete a cluster with all its versions. Plans that were made on it stay."""
+    request.app.state.fleet.delete(caller, RegisteredKind.CLUSTER, name, with_dependents=with_dependents)
+
+
+@router.delete("/models/{name}", status_code=204, summary="Delete a registered model", responses=_DELETE_PROBLEMS)
+def delete_model(request: Request, caller: ClusterWriter, name: str, with_dependents: WithDependents = False) -> None:
+    """Delete a model with all its versions. Plans that were made of it stay."""
+    request.app.state.fleet.delete(caller, RegisteredKind.MODEL, name, with_dependents=with_dependents)
 
 
 @router.get("/clusters", summary="List registered clusters", responses=_LIST_PROBLEMS)

@@ -16,7 +16,9 @@ from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.edge.authentication import Authenticator, RateLimiter, is_token
 from meshwright.app.edge.loopback import is_called_by_loopback
 from meshwright.app.edge.oidc import OidcSettings, OidcVerifier
+from meshwright.app.store.engine import read_soon
 from meshwright.app.store.principal import Principal, Scope
+from meshwright.app.store.quota import check_room_now
 from meshwright.app.store.security import KeyRepository
 from meshwright.costmodels.errors import MeshwrightError
 
@@ -119,10 +121,29 @@ def needs(scope: Scope) -> Callable[..., Awaitable[Principal]]:
     return caller
 
 
+def keeps(scope: Scope) -> Callable[..., Awaitable[Principal]]:
+    """As ``needs``, for endpoints that store what they are sent; raises QuotaError where the caller's tenant may not."""
+
+    admitted = needs(scope)
+
+    async def caller(
+        request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)] = None
+    ) -> Principal:
+        principal = await admitted(request, credentials)
+        engine, settings = request.app.state.engine, request.app.state.settings
+        await read_soon(engine, check_room_now, engine, principal.tenant, settings.max_stored_bytes)
+        return principal
+
+    return caller
+
+
 Reader = Annotated[Principal, Depends(needs(Scope.PLANS_READ))]
 Writer = Annotated[Principal, Depends(needs(Scope.PLANS_WRITE))]
 CalibrationWriter = Annotated[Principal, Depends(needs(Scope.CALIBRATIONS_WRITE))]
 ClusterWriter = Annotated[Principal, Depends(needs(Scope.CLUSTERS_WRITE))]
+CheckKeeper = Annotated[Principal, Depends(keeps(Scope.PLANS_WRITE))]
+CalibrationKeeper = Annotated[Principal, Depends(keeps(Scope.CALIBRATIONS_WRITE))]
+ClusterKeeper = Annotated[Principal, Depends(keeps(Scope.CLUSTERS_WRITE))]
 Admin = Annotated[Principal, Depends(needs(Scope.ADMIN))]
 
 

@@ -32,6 +32,9 @@ from meshwright.solver.answer.predicted import Status
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
+WithDependents = Annotated[
+    bool, Query(description="Forget the questions that it answers as well. Measured runs stay; jobs that run are never ended.")
+]
 _CURSOR = "plan"
 _PLAN_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/PlanDocument"}}}}
 _JOB_ANSWER = {"content": {JSON: {"schema": {"$ref": "#/components/schemas/JobDocument"}}}}
@@ -141,6 +144,17 @@ async def get_plan(
     if if_none_match is not None and _etag(digest) in if_none_match:
         return Response(status_code=304, headers=headers)
     return Response(plan.text, media_type=JSON, headers=headers)
+
+
+@router.delete(
+    "/{digest}",
+    status_code=204,
+    summary="Delete a stored plan",
+    responses=problem_answers(401, 403, 404, 409, 422, 429, 500, 503),
+)
+def delete_plan(request: Request, caller: Writer, digest: str, with_dependents: WithDependents = False) -> None:
+    """Delete a plan. The same request is planned anew when it is asked again."""
+    request.app.state.service.delete(caller, digest, with_dependents=with_dependents)
 
 
 @router.get("", summary="List stored plans", responses=problem_answers(401, 403, 422, 429, 500, 503))

@@ -15,7 +15,7 @@ from meshwright.app.service.replans import ReplanOptions
 from meshwright.app.service.runs import Observed, RunService
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.runs import RunFilter, RunRepository
-from meshwright.app.web.gate import CalibrationWriter, Reader
+from meshwright.app.web.gate import CalibrationKeeper, Reader
 from meshwright.app.web.preferences import IDEMPOTENCY_KEY
 from meshwright.app.web.replans import AfterChange
 from meshwright.app.web.schemas import RUN_EXAMPLES, RunAnswer, RunItem, RunPage, run_item
@@ -35,12 +35,12 @@ _BODY = body_of("MeasuredRun", examples=RUN_EXAMPLES)
     responses={
         200: {"description": "It is stored already.", "model": RunAnswer},
         201: {"description": "A new run.", "model": RunAnswer},
-        **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503),
+        **problem_answers(400, 401, 403, 408, 413, 415, 422, 429, 500, 503, 507),
     },
 )
 async def add_run(
     request: Request,
-    caller: CalibrationWriter,
+    caller: CalibrationKeeper,
     options: AfterChange,
     idempotency_key: Annotated[str | None, Header(description=IDEMPOTENCY_KEY, max_length=255, pattern=PRINTABLE)] = None,
 ) -> Response:

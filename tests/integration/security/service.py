@@ -11,6 +11,7 @@ from meshwright.app.store.security import KeyRepository
 
 def header(settings: Settings, *scopes: Scope, tenant: str = "acme") -> dict[str, str]:
     """Return the header that shows a new key of a tenant."""
-    keys = KeyRepository(open_engine(settings.database_url))
-    made = create_key(keys, KeyWish(tenant, "test", frozenset(scopes)))
+    engine = open_engine(settings.database_url)
+    made = create_key(KeyRepository(engine), KeyWish(tenant, "test", frozenset(scopes)))
+    engine.dispose()
     return {"authorization": f"Bearer {made.text}"}
