@@ -22,6 +22,7 @@ from meshwright.app.store.tables import (
     replan_items,
     replans,
     runs,
+    tenant_bytes,
 )
 
 MOST_NAMED = 20
@@ -36,6 +37,7 @@ def delete_registered(
     """Delete every version of a registered model or cluster. ``with_dependents`` deletes the questions that name it as well;
     plans stay. Raises InUseError while there are such questions, or jobs and re-plans that answer them.
     """
+    _lock_count(connection, tenant)
     column = questions.c.model if kind is RegisteredKind.MODEL else questions.c.cluster
     about = owned(select(questions.c.id), questions, tenant).where(column == name)
     _refuse(f"the {kind} {name!r} is in use", _at_work(connection, tenant, about))
@@ -54,6 +56,7 @@ def delete_plan(connection: Connection, tenant: str, digest: str, *, with_depend
     well; measured runs of it stay. Raises PlanNotFoundError, and InUseError while there are such questions or runs, or jobs and
     re-plans that need it.
     """
+    _lock_count(connection, tenant)
     # Locked, so that nobody finds it meanwhile and takes it for an answer.
     held = owned(select(plans.c.id), plans, tenant).where(plans.c.digest == digest).with_for_update()
     if connection.execute(held).scalar_one_or_none() is None:
@@ -69,6 +72,11 @@ def delete_plan(connection: Connection, tenant: str, digest: str, *, with_depend
     connection.execute(owned(delete(idempotency_keys), idempotency_keys, tenant).where(leads))
     for table, column in ((answers, answers.c.plan), (plan_calibrations, plan_calibrations.c.plan), (plans, plans.c.digest)):
         connection.execute(owned(delete(table), table, tenant).where(column == digest))
+
+
+def _lock_count(connection: Connection, tenant: str) -> None:
+    """Take the count of a tenant's bytes first, as whoever stores a plan does: who locks the same rows waits in one order."""
+    connection.execute(owned(select(tenant_bytes.c.bytes), tenant_bytes, tenant).with_for_update())
 
 
 def _resting_on(connection: Connection, tenant: str, digest: str) -> list[FieldError]:
