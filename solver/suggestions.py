@@ -31,6 +31,9 @@ FEW = (1, 2, 3)
 MORE_NODES = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
 """Sizes of the first node group that are tried, over what it has, after a few nodes more."""
 
+MOST_DEVICES = 1024
+"""Devices that a small cluster is advised to grow to, at most: a larger one is another project, and its search takes long."""
+
 MOST_LIFTED = 4
 """Restrictions that are lifted in turn, at most."""
 
@@ -77,7 +80,9 @@ def more_nodes(request: Asked, sizes: Iterable[int] = (), *, at_least: float = 0
     first: NodeGroup = cluster.groups[0]
     changes = list[RequestChange]()
     tried = set(sizes) or {*(first.nodes + n for n in FEW), *(math.ceil(factor * first.nodes) for factor in MORE_NODES)}
-    for nodes in sorted(size for size in tried if size > first.nodes and size >= at_least * first.nodes):
+    least = max(at_least * first.nodes, first.nodes + 1)
+    most = max(MORE_NODES[-1] * first.nodes, MOST_DEVICES / first.node.devices_per_node)
+    for nodes in sorted(size for size in tried if least <= size <= most):
         larger = replace(cluster, groups=(replace(first, nodes=nodes), *cluster.groups[1:]))
         words = f"{nodes} nodes of {first.node.name} instead of {first.nodes}"
         changes.append(RequestChange(words, {"cluster.groups.0.nodes": json.dumps(nodes)}, replace(request, cluster=larger)))

@@ -103,7 +103,7 @@ def test_resolved_document_reads_back_to_the_same_request(document: dict[str, An
     [
         ({"wrkload": 1}, "wrkload", "did you mean 'workload'?"),
         ({"schema": "meshwright.request/9"}, "schema", "meshwright.request/1"),
-        ({"model": {"catalog": "llama"}}, "model.catalog", "llama-3.1-8b"),
+        ({"model": {"catalog": "llama-8b"}}, "model.catalog", "llama-3.1-8b"),
         ({"model": {}}, "model", "catalog, config, huggingface, graph"),
         ({"model": {"catalog": "llama-3.1-8b", "config": {}}}, "model", "exactly one source"),
         ({"model": {"config": {"model_type": "nonesuch"}}}, "model.config", "nonesuch"),

@@ -215,7 +215,7 @@ def _shardings(graph: ModelGraph, tp: int, sequence_parallel: bool) -> tuple[Ope
     found = []
     for block in graph.blocks:
         for operator in block.operators:
-            dims = [dim for dim in ("heads", "ffn", "vocab") if dim in operator.dims]
+            dims = [dim for dim in ("heads", "ffn", "vocab", "kv_heads") if dim in operator.dims]
             vector = operator.kind.value in ("norm", "elementwise")
             strategy = dims[0] if dims else "seq" if sequence_parallel and vector else "replicate"
             found.append(OperatorSharding(block.name, operator.name, strategy if tp > 1 else "replicate"))

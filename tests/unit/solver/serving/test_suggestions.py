@@ -135,6 +135,13 @@ def test_a_load_that_all_devices_keep_is_tried_before_lower_ones_and_nodes_by_wh
     assert loads == ["2 clients instead of 3", "1 clients instead of 3"]
 
 
+def test_no_more_nodes_are_advised_than_a_search_can_look_through() -> None:
+    request = serving_request(rate=60.0)
+    assert changes_of(request, "requests_per_s", need=1e9, have=1.0)[0] == []
+    (nodes, *_) = changes_of(request, "requests_per_s", need=200.0, have=1.0)
+    assert nodes == [f"{n} nodes of dgx-h100 instead of 1" for n in (170, 200, 250)]
+
+
 def test_a_request_that_is_late_alone_is_not_offered_nodes_nor_less_load() -> None:
     words = [
         each for ladder in changes_of(serving_request(confidence=0.9), "p95_ttft", need=61.23456, have=40.0) for each in ladder
