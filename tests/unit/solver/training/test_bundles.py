@@ -11,11 +11,11 @@ import pytest
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, Sharding, evaluate_decision
+from meshwright.solver.training.costs.evaluate import Sharding, evaluate_decision
 from meshwright.solver.training.search.aims import Pending
 from meshwright.solver.training.search.best_first import Bundling, expand, member_of
 from meshwright.solver.training.search.bounds import Member
-from meshwright.solver.training.search.partition import MemoryShortfall, partition_stages
+from meshwright.solver.training.search.partition import MemoryShortfall, cut
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, CandidateFamily, families
 from tests.unit.solver.training.full_space import full_request
 from tests.unit.solver.training.layered import layered_request
@@ -43,12 +43,12 @@ def n_members(family: CandidateFamily, costs: TrainingCosts) -> int:
     return family.n_candidates * sum(1 for _ in costs.shardings(first, costs.stage_kinds(first)))
 
 
-def step_s(member: Member) -> float:
+def step_s(member: Member, costs: TrainingCosts) -> float:
     """The step time of a member's best stages, infinite where none fit."""
-    spans = partition_stages(member.candidate, member.tables)
-    if isinstance(spans, MemoryShortfall):
+    decision = cut(member, costs)
+    if isinstance(decision, MemoryShortfall):
         return math.inf
-    cost = evaluate_decision(Decision(member.candidate, member.sharding, spans), member.tables)
+    cost = evaluate_decision(decision, member.tables)
     return cost.step_time_s if cost.fits else math.inf
 
 
@@ -58,7 +58,7 @@ def listed(family: CandidateFamily, costs: TrainingCosts) -> dict[tuple[Candidat
     for choice in family.by_recompute():
         for node in expand(choice, costs):
             for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
-                time_s = step_s(member)
+                time_s = step_s(member, costs)
                 if time_s < math.inf:
                     found[member.candidate, member.sharding] = time_s
     return found
@@ -80,7 +80,7 @@ def test_bundles_bound_their_members_and_leave_none_out(seed: int) -> None:
                     member = member_of(pending.candidate, pending.sharding, costs, some_layers=pending.some_layers)
                     if member is None:
                         continue
-                    time_s = step_s(member)
+                    time_s = step_s(member, costs)
                     assert bound <= time_s * ROUNDING
                     if time_s < math.inf:
                         seen[member.candidate, member.sharding] = time_s
@@ -126,8 +126,8 @@ def test_bundles_keep_what_beats_a_known_plan(seed: int) -> None:
                 for bound, pending in bundling.members(family, entry, below):
                     member = member_of(pending.candidate, pending.sharding, costs, some_layers=pending.some_layers)
                     if member is not None:
-                        assert bound <= step_s(member) * ROUNDING or bound >= below
-                        found.append(step_s(member))
+                        assert bound <= step_s(member, costs) * ROUNDING or bound >= below
+                        found.append(step_s(member, costs))
         if times_s[0] < below:
             assert min(found) == times_s[0]
         assert [t for t in sorted(found) if t < below] == [t for t in times_s if t < below]
