@@ -30,7 +30,9 @@ def model_of_words(text: str) -> dict[str, str]:
         given=text,
         allowed="a name of the catalogue, an id of the Hugging Face Hub (ORG/NAME), a checkpoint's folder, a config.json",
         remedy=did_you_mean(
-            text, _known_names(), otherwise=f"say a file that is there, or choose one of {names_like(Path(text).name, model_names())}"
+            text,
+            _known_names(),
+            otherwise=f"say a file that is there, or choose one of {names_like(Path(text).name, model_names())}",
         ),
     )
 
