@@ -141,21 +141,19 @@ def _relaxed(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ..
 def _moved_targets(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[RequestChange]]:
     """Targets that a request misses even alone, moved until it keeps them with room for others; then, if the load is still too
     much, on as many more nodes as that says."""
-    moved, left, change = dict[str, float](), [reason], None
-    while left and left[0].constraint in LATE_ALONE and f"{left[0].constraint}_ms" not in moved:
-        name, needed = f"{left[0].constraint}_ms", rounded(left[0].need * ROOM_FOR_OTHERS, up=True, digits=2)
+    moved, left, change = dict[str, float](), reason, with_targets(request, {})
+    while left.constraint in LATE_ALONE and f"{left.constraint}_ms" not in moved:
+        name, needed = f"{left.constraint}_ms", rounded(left.need * ROOM_FOR_OTHERS, up=True, digits=2)
         moved[name] = max(needed, getattr(request.slo, name) or 0.0)
         change = with_targets(request, moved)
         plan = solve(change.request)
-        left = [] if plan.reason is None else [plan.reason]
-    if change is None:
-        return
-    if not left:
-        yield _relaxed(request, reason) if len(moved) == 1 else (change,)
-    elif left[0].constraint in LOADS:
-        moved_request = change.request
-        assert isinstance(moved_request, ServingRequest), "a change keeps the kind of its request"
-        yield tuple(beside(change, more) for more in _enough_nodes(moved_request, left[0]))
+        if plan.reason is None:
+            yield _relaxed(request, reason) if len(moved) == 1 else (change,)
+            return
+        left = plan.reason
+    if left.constraint in LOADS:
+        assert isinstance(change.request, ServingRequest), "a change keeps the kind of its request"
+        yield tuple(beside(change, more) for more in _enough_nodes(change.request, left))
 
 
 def _enough_nodes(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
