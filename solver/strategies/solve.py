@@ -87,7 +87,7 @@ def shard_model(
             bounds.append(0.0)
             is_decided = False
             break
-        costs = _costs(request, workload, mesh, ties, microbatches)
+        costs = model_costs(request, workload, mesh, ties, microbatches)
         overhead_bytes = costs.overhead_bytes
         room_bytes = law.counted_bytes(usable_bytes, overhead_bytes=overhead_bytes, risk=risk)
         if isinstance(costs, LayerCosts):
@@ -95,7 +95,7 @@ def shard_model(
             faster_s = math.inf if best is None or best[0].step_s is None else best[0].step_s
             if ties is Ties.NONE:
                 # What is free to differ is never worse than what is not.
-                tied = _costs(request, workload, mesh, Ties.EQUAL_BLOCKS, microbatches)
+                tied = model_costs(request, workload, mesh, Ties.EQUAL_BLOCKS, microbatches)
                 assert isinstance(tied, LayerCosts), "the same model"
                 together = shard_layers(tied, memory_bytes=room_bytes, stop=stop, seed=seed).choices
                 known = None if together is None else tuple(together[index] for index in tied.folding.class_of)
@@ -124,7 +124,10 @@ def shard_model(
     return ModelSharding(status, costs.step.microbatches, costs, sharding, bound_s, memory_bytes, peak_bytes, None)
 
 
-def _costs(request: TrainingRequest, workload: TrainingWorkload, mesh: DeviceMesh, ties: Ties, microbatches: int) -> GraphCosts:
+def model_costs(
+    request: TrainingRequest, workload: TrainingWorkload, mesh: DeviceMesh, ties: Ties, microbatches: int
+) -> GraphCosts:
+    """Return what operators of a model cost on a mesh, in a step of so many micro-batches."""
     graph = unfolded(
         request.model, batch=workload.global_batch // microbatches, seq_len=workload.seq_len, recipe=workload.matmul
     )

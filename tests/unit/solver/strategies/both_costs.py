@@ -15,13 +15,12 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.strategies.device_mesh import device_mesh
 from meshwright.solver.strategies.graph_costs import OperatorChoice
 from meshwright.solver.strategies.layer_costs import LayerCosts, StepTime
-from meshwright.solver.strategies.operator_graph import Ties, unfolded
-from meshwright.solver.strategies.pricing import TrainingStep
+from meshwright.solver.strategies.operator_graph import Ties
+from meshwright.solver.strategies.solve import model_costs
 from meshwright.solver.strategies.strategy import WHOLE
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, StageTable, evaluate_decision
 from meshwright.solver.training.space.candidates import Candidate
-from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.meshes import Mesh
 
 BOTH = 1e-9
@@ -51,16 +50,10 @@ def request_of(model: str, *, nodes: int, batch: int, seq_len: int) -> TrainingR
 
 
 def costs_of(request: TrainingRequest, degrees: dict[str, int], microbatches: int) -> LayerCosts:
-    workload = request.workload
-    graph = unfolded(request.model, batch=workload.global_batch // microbatches, seq_len=workload.seq_len)
-    step = TrainingStep(
-        dtype=workload.precision,
-        gradient_dtype=workload.gradient_dtype,
-        optimizer=workload.optimizer,
-        microbatches=microbatches,
-        implementation=implementation_of(workload, request.search),
-    )
-    return LayerCosts(request, graph, device_mesh(request.cluster, degrees), step, Ties.EQUAL_BLOCKS)
+    mesh = device_mesh(request.cluster, degrees)
+    costs = model_costs(request, request.workload, mesh, Ties.EQUAL_BLOCKS, microbatches)
+    assert isinstance(costs, LayerCosts)
+    return costs
 
 
 def priced(request: TrainingRequest, *, dp: int, tp: int, microbatch: int) -> Both:
