@@ -226,6 +226,14 @@ def member_bound_s(member: Member) -> float:
     pp = candidate.mesh.pp
     equivalent = float(pp)
     longest_s = max(beside_s, float(layer_s.max()) / n_copies(candidate.pipelining.schedule) + boundary_s)
+    again_s = 0.0
+    if candidate.choices.lacks_layers:
+        each, number = least_recomputed(candidate, tables)
+        of_layer_s = min(float((table.time_s[1] - table.time_s[0])[1:-1].min()) for table in tables)
+        between = candidate.pipelining.chunks if pp > 2 else candidate.pipelining.chunks - 1
+        of_rank_s = between * (each * float(layer_s[1:-1].min()) + number * of_layer_s)
+        longest_s = max(longest_s, of_rank_s + boundary_s)
+        again_s = (candidate.pipelining.n_parts(pp) - 2) * number * of_layer_s
     if len(tables) > 1:
         equivalent = _equivalent_ranks(layer_s, by_table, member.tables)
         if not candidate.pipelining.any_borders and not candidate.pipelining.borders:
@@ -233,7 +241,7 @@ def member_bound_s(member: Member) -> float:
     # m t_i + d_i <= T for every stage i, t_i without what goes on beside it; so is their mean over stages. What goes on beside
     # adds once to each stage's way.
     extras = float(extra_s.sum()) + (pp - 1) * step_s
-    mean = (m * (float(layer_s.sum()) + pp * boundary_s) + extras) / pp + beside_s
+    mean = (m * (float(layer_s.sum()) + again_s + pp * boundary_s) + extras) / pp + beside_s
     pipeline_s = _pipeline_bound_s(
         layer_s,
         m,
@@ -241,6 +249,7 @@ def member_bound_s(member: Member) -> float:
         equivalent=equivalent,
         longest_s=longest_s,
         waiting=tables[0].waiting,
+        again_s=again_s,
         boundary_s=boundary_s,
         beside_s=beside_s,
     )
@@ -248,6 +257,31 @@ def member_bound_s(member: Member) -> float:
     dag = tables[0].dag
     firsts = [0] if dag is None else [layer for layer, reads in enumerate(dag.reads) if not reads]
     return max(mean, pipeline_s + float(extra_s[firsts].min()))
+
+
+def least_recomputed(candidate: Candidate, tables: Sequence[StageTable]) -> tuple[int, int]:
+    """Of a candidate that recomputes some layers of each part: layers that each part between the first and the last holds at
+    least, and how many of them are recomputed at least.
+
+    The number is one for all parts, so that of any rank bounds it. ``tables`` are of the modes none and full.
+    """
+    pp, pipelining = candidate.mesh.pp, candidate.pipelining
+    each = _least_even_layers(tables[0].time_s.shape[1], pipelining.n_parts(pp))
+    if not each or pipelining.borders:
+        return 0, 0
+    static = min(float(table.static_bytes[1:-1].min()) for table in tables)
+    kept = min(float(table.activation_bytes[0, 1:-1].min()) for table in tables)
+    dropped = max(float((table.activation_bytes[0] - table.activation_bytes[1])[1:-1].max()) for table in tables)
+    room = max(max(0.0, table.capacity_bytes) for table in tables)
+    number = 1
+    # The first rank holds most micro-batches, but one of its parts begins the model; all those of the second may be between.
+    for rank, held in enumerate(held_by_part(candidate)[: min(2, pp - 1)]):
+        between = held[:, 1:] if rank == 0 else held
+        passes = float(between.sum(axis=1).max(initial=0.0))
+        lacks = each * (between.shape[1] * static + passes * kept) - room
+        if passes * dropped > 0:
+            number = max(number, math.ceil(lacks / (passes * dropped)))
+    return each, min(each, number)
 
 
 def least_shortfall_bytes(member: Member) -> float:
@@ -345,10 +379,11 @@ def _pipeline_bound_s(
     waiting: float,
     boundary_s: float = 0.0,
     beside_s: float = 0.0,
+    again_s: float = 0.0,
 ) -> float:
     """(m - waiting) max t + waiting sum t, with max t at least the mean over equivalent ranks and ``longest_s``; ``beside_s``
-    counts in the sum alone."""
-    work_s = float(layer_s.sum())
+    counts in the sum alone, ``again_s`` is work beside that of ``layer_s``."""
+    work_s = float(layer_s.sum()) + again_s
     longest_s = max(longest_s, work_s / equivalent + boundary_s)
     return waiting * (work_s + pp * (boundary_s + beside_s)) + max(0.0, n_microbatches - waiting) * longest_s
 

@@ -330,7 +330,7 @@ def some_layers_bounds(
 
 
 @kept_compiled
-def _parts_fit(
+def _fewest_that_fit(
     sums: Floats,
     transient: Floats,
     sharding: int,
@@ -342,30 +342,82 @@ def _parts_fit(
     n_held: Ints,
     before: Ints,
     behind: Ints,
-    number: int,
-) -> bool:
-    """True if all ranks fit whose parts run their first ``number`` layers again; ``sums`` [K, figure, L + 1] as the bounds have
-    them, ``before`` [L + 1] layers that can be recomputed before each, ``behind`` the layer behind the n-th of them."""
+) -> int:
+    """The least number of first layers, at least one, with which all ranks fit whose parts run so many again; 0 if none does.
+
+    ``sums`` [K, figure, L + 1] as the bounds have them, ``before`` [L + 1] layers that can be recomputed before each,
+    ``behind`` the layer behind the n-th of them.
+    """
     pp, of_rank = parts.shape
     n_again = before[len(before) - 1]
+    all_layers = 1
+    for part in range(len(cut) - 1):
+        all_layers = max(all_layers, before[cut[part + 1]] - before[cut[part]])
+    fewest = 1
     for rank in range(pp):
         k = kind_of_stage[rank]
-        states = peak = activations = 0.0
+        room = capacity[k] * (1.0 + ROUNDING)
+        peak = 0.0
         for i in range(of_rank):
             first, end = cut[parts[rank, i]], cut[parts[rank, i] + 1]
-            states += sums[k, 4, end] - sums[k, 4, first]
+            room -= sums[k, 4, end] - sums[k, 4, first]
             for layer in range(first, end):
                 peak = max(peak, transient[k, sharding, layer])
-        for moment in range(n_held[rank]):
-            now = 0.0
-            for i in range(of_rank):
-                first, end = cut[parts[rank, i]], cut[parts[rank, i] + 1]
-                stop = max(first, min(end, behind[min(before[first] + number, n_again)]))
-                now += held[rank, moment, i] * (sums[k, 3, stop] - sums[k, 3, first] + sums[k, 2, end] - sums[k, 2, stop])
-            activations = max(activations, now)
-        if states + activations + peak > capacity[k] * (1.0 + ROUNDING):
-            return False
-    return True
+        room -= peak
+        # The number is one for all ranks: each needs as many as those before it, or more.
+        low, high, fits = fewest, all_layers, False
+        while low <= high:
+            middle = low if not fits and low == fewest else (low + high) // 2
+            activations = 0.0
+            for moment in range(n_held[rank]):
+                now = 0.0
+                for i in range(of_rank):
+                    first, end = cut[parts[rank, i]], cut[parts[rank, i] + 1]
+                    stop = max(first, min(end, behind[min(before[first] + middle, n_again)]))
+                    now += held[rank, moment, i] * (sums[k, 3, stop] - sums[k, 3, first] + sums[k, 2, end] - sums[k, 2, stop])
+                activations = max(activations, now)
+            if activations <= room:
+                fits, high = True, middle - 1
+                fewest = middle
+            else:
+                low = middle + 1
+        if not fits:
+            return 0
+    return fewest
+
+
+@kept_compiled
+def _step_of_parts(
+    sums: Floats,
+    kind_of_stage: Ints,
+    shown: Floats,
+    sends_once: Floats,
+    beside: Floats,
+    cut: Ints,
+    parts: Ints,
+    before: Ints,
+    behind: Ints,
+    number: int,
+    weight: float,
+    waiting: float,
+) -> float:
+    """Step time of ranks whose parts run their first ``number`` layers again; other arguments as for `_fewest_that_fit`."""
+    pp, of_rank = parts.shape
+    n_again = before[len(before) - 1]
+    longest = behind_s = tail = 0.0
+    for rank in range(pp - 1, -1, -1):
+        k = kind_of_stage[rank]
+        computing = once = 0.0
+        for i in range(of_rank):
+            first, end = cut[parts[rank, i]], cut[parts[rank, i] + 1]
+            stop = max(first, min(end, behind[min(before[first] + number, n_again)]))
+            computing += sums[k, 1, stop] - sums[k, 1, first] + sums[k, 0, end] - sums[k, 0, stop]
+            once += sums[k, 5, end] - sums[k, 5, first]
+        computing += shown[rank]
+        longest = max(longest, max(computing, beside[rank]))
+        behind_s += waiting * (computing + beside[rank])
+        tail = max(tail, once + sends_once[rank] + behind_s)
+    return weight * longest + tail
 
 
 @kept_compiled
@@ -396,9 +448,9 @@ def some_of_parts_bounds(
     """``[N]``: as `even_borders_bounds`, of pipelines whose parts run the fewest first layers again, of those that can be
     (``again``), with which they fit; at least one. Transients are the least of both modes, so that fewer never need less."""
     n_kinds, n_shardings, n_layers = static.shape
-    pp, of_rank = parts.shape
-    n_cuts = cuts.shape[0]
+    pp, n_cuts = len(parts), len(cuts)
     weight = n_microbatches - waiting
+    shown = np.zeros(pp)
     bounds = np.full(n_shardings, np.inf)
     before = np.zeros(n_layers + 1, np.int64)
     behind = np.zeros(n_layers + 1, np.int64)
@@ -407,7 +459,6 @@ def some_of_parts_bounds(
         if again[layer]:
             before[layer + 1] += 1
             behind[before[layer + 1]] = layer + 1
-    n_again = before[n_layers]
     least_transient = np.minimum(transient[:, none], transient[:, full])
     # Time and kept bytes under each mode; static bytes and extras.
     sums = np.zeros((n_kinds, 6, n_layers + 1))
@@ -435,38 +486,23 @@ def some_of_parts_bounds(
         if mean >= below[n]:
             bounds[n] = mean
             continue
+        for rank in range(pp):
+            shown[rank] = shown_sends_s(sends[rank], most_work[kind_of_stage[rank], n], pp, hides_sends)
         best = np.inf
         for cut in range(n_cuts):
-            most = 1
-            for part in range(cuts.shape[1] - 1):
-                most = max(most, before[cuts[cut, part + 1]] - before[cuts[cut, part]])
-            if not _parts_fit(
-                sums, least_transient, n, kind_of_stage, capacity, cuts[cut], parts, held, n_held, before, behind, most
-            ):
-                continue
-            fewest = 1
-            while fewest < most:
-                middle = (fewest + most) // 2
-                if _parts_fit(
-                    sums, least_transient, n, kind_of_stage, capacity, cuts[cut], parts, held, n_held, before, behind, middle
-                ):
-                    most = middle
-                else:
-                    fewest = middle + 1
-            longest = behind_s = tail = 0.0
-            for rank in range(pp - 1, -1, -1):
-                k = kind_of_stage[rank]
-                computing = once = 0.0
-                for i in range(of_rank):
-                    first, end = cuts[cut, parts[rank, i]], cuts[cut, parts[rank, i] + 1]
-                    stop = max(first, min(end, behind[min(before[first] + fewest, n_again)]))
-                    computing += sums[k, 1, stop] - sums[k, 1, first] + sums[k, 0, end] - sums[k, 0, stop]
-                    once += sums[k, 5, end] - sums[k, 5, first]
-                shown = shown_sends_s(sends[rank], most_work[k, n], pp, hides_sends)
-                computing += shown
-                longest = max(longest, max(computing, beside[rank]))
-                behind_s += waiting * (computing + beside[rank])
-                tail = max(tail, once + sends_once[rank] + behind_s)
-            best = min(best, weight * longest + tail)
+            # With one layer again it takes least: often enough to tell before its memory is looked at.
+            step = _step_of_parts(
+                sums, kind_of_stage, shown, sends_once, beside, cuts[cut], parts, before, behind, 1, weight, waiting
+            )
+            if step < min(best, below[n]):
+                fewest = _fewest_that_fit(
+                    sums, least_transient, n, kind_of_stage, capacity, cuts[cut], parts, held, n_held, before, behind
+                )
+                if fewest == 0:
+                    continue
+                step = _step_of_parts(
+                    sums, kind_of_stage, shown, sends_once, beside, cuts[cut], parts, before, behind, fewest, weight, waiting
+                )
+            best = min(best, step)
         bounds[n] = best * (1.0 - ROUNDING)
     return bounds
