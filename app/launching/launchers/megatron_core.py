@@ -28,7 +28,7 @@ from meshwright.costmodels.model.implementation import (
     HostPath,
     LossKernels,
 )
-from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDispatch
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
@@ -359,6 +359,8 @@ def _inexpressible(shape: DecoderShape, plan: PipelinePlan, workload: TrainingWo
             "saved activations in fp8: Transformer Engine keeps inputs of fp8 products so, but attention's output and the "
             "inputs of activation functions in 16 bits, which takes more memory than planned"
         )
+    if workload.dispatch_format is DispatchFormat.FP8 and plan.axes.ep > 1:
+        lost.append("tokens in fp8 on their way to experts: Megatron-Core's dispatchers send them in 16 bits")
     if workload.matmul is MatmulRecipe.FP8_ROWWISE:
         lost.append("fp8 products with a scale for each row: Megatron-Core has no such recipe; launched without fp8")
     return tuple(lost)

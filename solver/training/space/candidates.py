@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer, Tier
 from meshwright.costmodels.model.dims import KV_HEADS
-from meshwright.costmodels.pipeline import ChunkCount, Schedule
+from meshwright.costmodels.pipeline import ChunkCount, Schedule, paired_share
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
 from meshwright.solver.problem.choice import LedgerEntry, Published
@@ -156,6 +156,19 @@ class Candidate:
     gradients: Gradients = Gradients.KEPT
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
     choices: StageChoices = USUAL_STAGE
+
+    @property
+    def pairs_passes(self) -> bool:
+        """True if passes of two micro-batches run at once, so that each hides the exchanges of tokens of the other: nothing
+        does while a whole layer runs again."""
+        return self.mesh.ep > 1 and self.pipelining.traits.pairs_passes and Recompute.FULL not in self.table_modes
+
+    @property
+    def paired(self) -> float:
+        """The share of its passes that run so."""
+        if not self.pairs_passes:
+            return 0.0
+        return paired_share(self.pipelining.schedule, self.mesh.pp, self.n_microbatches)
 
     @property
     def table_modes(self) -> tuple[Recompute, ...]:
@@ -365,8 +378,22 @@ def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
                     highest = max_zero_stage(request, way)
                     running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
                     family = CandidateFamily(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
-                    if family.n_candidates:
-                        yield family
+                    yield from (alike for alike in _by_pairing(family) if alike.n_candidates)
+
+
+def _by_pairing(family: CandidateFamily) -> Iterator[CandidateFamily]:
+    """A family's members by the share of their passes that run in pairs and hide exchanges of tokens, as those of a family take
+    equally long to pass a layer."""
+    pairing = tuple(each for each in family.pipelinings if each.traits.pairs_passes and family.mesh.ep > 1)
+    if not pairing:
+        yield family
+        return
+    yield replace(family, pipelinings=tuple(each for each in family.pipelinings if each not in pairing))
+    light = tuple(tuple(mode for mode in modes if mode is not Recompute.FULL) for modes in family.recompute)
+    whole = tuple(dict.fromkeys((mode,) for modes in family.recompute for mode in modes if mode is Recompute.FULL))
+    for each in pairing:
+        yield replace(family, pipelinings=(each,), recompute=tuple(filter(None, light)))
+    yield replace(family, pipelinings=pairing, recompute=whole)
 
 
 def _running(schedules: frozenset[Schedule], search: Search, pp: int, n_microbatches: int) -> frozenset[Schedule]:

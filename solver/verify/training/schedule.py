@@ -193,6 +193,17 @@ def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float,
     return forward / total, (BACKWARD_OVER_FORWARD * forward - weights + again) / total, weights / total
 
 
+def alone_share(plan: PipelinePlan) -> float:
+    """Return the part of forwards that run beside no backward, on the rank that has most of them: no exchange of theirs is
+    hidden. Nor is any while whole layers run again."""
+    if plan.axes.pp == 1 or not reading(plan).pairs_passes or Recompute.FULL in {stage.recompute for stage in plan.stages}:
+        return 1.0
+    program = _program(plan)
+    alone = max(sum(slot[0].kind is PassKind.FORWARD for slot in order if len(slot) == 1) for order in program.orders)
+    each = program.chunks_per_microbatch * plan.microbatch.count
+    return alone / each
+
+
 def _program(plan: PipelinePlan, n_microbatches: int | None = None) -> Program:
     # Longer steps repeat the steady state of this one; only those that begin all forwards first, as GPipe, hold more.
     most = plan.microbatch.count if reading(plan).holds_all else _most_rounds(plan)
@@ -235,6 +246,7 @@ class ScheduleReading:
     holds_less         whether ranks hold fewer whole micro-batches than the first of 1F1B does
     takes_on_early     whether a rank begins with two forwards more than the next: one for the way there, one for the way back,
                        on which sends go while it computes; counted where each rank holds one part and backwards are whole
+    pairs_passes       whether forwards run beside backwards of other micro-batches
     """
 
     copies: int
@@ -244,6 +256,7 @@ class ScheduleReading:
     holds_all: bool
     holds_less: bool
     takes_on_early: bool
+    pairs_passes: bool = False
 
 
 _OF_NO_SCHEDULE = ScheduleReading(1, False, True, False, False, False, False)
@@ -273,6 +286,7 @@ def schedule_reading(schedule: Schedule) -> ScheduleReading:
         holds_all=min(first) == passes,
         holds_less=most < _RANKS and not cuts,
         takes_on_early=one_part and whole_backward and all(a == b + 2 for a, b in itertools.pairwise(first)),
+        pairs_passes=any(len(slot) > 1 for order in program.orders for slot in order),
     )
 
 
