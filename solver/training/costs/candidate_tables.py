@@ -447,8 +447,7 @@ def _communicators(candidate: Candidate) -> int:
 _WITHOUT_SCHEDULE = attrgetter(
     *(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices", "paired"
 )
-"""The fields that tables of 1F1B depend on: all of a candidate but its schedule, and of this the lengths of slices and the share
-of passes in pairs."""
+"""The fields that tables of 1F1B depend on: all of a candidate but its schedule, of which the slices and the share of pairs."""
 
 
 class TrainingCosts(RowCosting):

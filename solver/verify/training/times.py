@@ -96,8 +96,8 @@ def _exchange_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
 
 
 def _least_exchanges_s(plan: PipelinePlan, request: TrainingRequest, stage: Stage) -> float:
-    """A micro-batch's rows to experts and back, and their gradients, over the fastest link: a copy for each expert that is not at
-    home, or one for each place with some of them, to which half of the tokens are sent at least."""
+    """A micro-batch's rows to experts and back, and their gradients, over the fastest link: a copy for each expert that is
+    elsewhere, or one for each place with some of them, to which half of the tokens are sent at least."""
     axes, workload, dims = plan.axes, request.workload, request.model.dims
     if axes.ep == 1:
         return 0.0

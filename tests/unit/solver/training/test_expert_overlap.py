@@ -100,7 +100,9 @@ def paired_plan() -> Plan:
 
 def test_a_plan_in_pairs_is_predicted_and_checked(paired_plan: Plan) -> None:
     request = moe()
-    assert flat(paired_plan).axes.ep == 16
+    axes = flat(paired_plan).axes
+    assert axes is not None
+    assert axes.ep == 16
     assert predict_training(request, paired_plan).predicted == paired_plan.predicted
     assert check(paired_plan, request) == ()
 
