@@ -198,6 +198,7 @@ def decided_plan(
                 schedule=candidate.pipelining.schedule.value,
                 microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
                 tp_overlap=candidate.tp_overlap,
+                expert_overlap=candidate.expert_overlap,
                 **named(mesh.choices),
                 token_slices=_token_slices(candidate, tables[0]),
             ),

@@ -11,6 +11,7 @@ import pytest
 
 from meshwright.app.models.catalog import model
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.network.overlap import Stream, pair_exposed_s
 from meshwright.costmodels.network.token_dispatch import DispatchFormat
@@ -19,7 +20,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.sharding_problem import Criterion, IntraOpProblem, frontier, n_objectives
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -31,7 +33,7 @@ from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
-from tests.support.flat_plans import flat
+from tests.support.flat_plans import flat, with_fields
 from tests.unit.solver.verify.changes import changed
 
 PAIRING = (Schedule.DUALPIPE, Schedule.DUALPIPE_V)
@@ -140,3 +142,52 @@ def test_a_choice_that_pairs_better_is_kept_though_it_is_slower_alone() -> None:
     for paired, kept in ((False, {(1,)}), (True, {(0,), (1,)})):
         problem = IntraOpProblem((np.array([slower, faster]),), (), n_objectives((), paired=paired))
         assert {point.choice for point in frontier(problem)} == kept
+
+
+SCHEDULES = {1: Schedule.ONE_F_ONE_B, 2: Schedule.INTERLEAVED}
+
+
+def asked(pp: int, *ways: ExpertOverlap, **search: object) -> TrainingRequest:
+    """The mixture on so many stages; experts on all ranks of a stage."""
+    request = moe()
+    beside = replace(request.search, pp=(pp,), ep=(32 // pp,), schedules=(SCHEDULES[pp],), virtual_stages=(2,))
+    return replace(request, search=replace(beside, expert_overlap=ways, **search))  # type: ignore[arg-type]
+
+
+def planned(request: TrainingRequest) -> Plan:
+    return plan_training(request, stop=never_stop, progress=ignore_progress)
+
+
+@pytest.mark.parametrize("pp", SCHEDULES)
+def test_a_request_opens_it_for_other_schedules(pp: int) -> None:
+    both, alone = (planned(asked(pp, *ways)) for ways in (tuple(ExpertOverlap), ()))
+    assert (flat(both).expert_overlap, flat(alone).expert_overlap) == (ExpertOverlap.BATCH, None)
+    assert both.predicted is not None and alone.predicted is not None
+    assert both.predicted.step_time_s is not None and alone.predicted.step_time_s is not None
+    assert both.predicted.step_time_s < alone.predicted.step_time_s
+    # A forward is in memory before the backward beside it frees its own.
+    held = flat(alone).stages[0].in_flight + 1 / pp
+    assert flat(both).stages[0].in_flight == pytest.approx(held)
+    assert check(both, asked(pp, *ExpertOverlap)) == ()
+    assert predict_training(asked(pp, *ExpertOverlap), both).predicted == both.predicted
+    assert {violation.rule for violation in check(both, asked(pp))} == {Rule.SEARCH}
+    assert {violation.rule for violation in check(alone, asked(pp, ExpertOverlap.BATCH))} == {Rule.SEARCH}
+
+
+def test_whole_layers_that_run_again_hide_nothing() -> None:
+    plan = planned(asked(1, ExpertOverlap.BATCH))
+    again = tuple(replace(stage, recompute=Recompute.FULL) for stage in flat(plan).stages)
+    request = asked(1, ExpertOverlap.BATCH, recompute=())
+    with pytest.raises(PlanFileError, match="expert_overlap"):
+        predict_training(request, with_fields(plan, stages=again))
+    assert Rule.STAGES in {violation.rule for violation in check(with_fields(plan, stages=again), request)}
+
+
+@pytest.mark.parametrize("launcher", [Launcher.MEGATRON_LM, Launcher.NEMO])
+def test_megatron_lm_has_it(launcher: Launcher) -> None:
+    request = asked(1, *ExpertOverlap, space=Space.LAUNCHABLE, launcher=launcher)
+    ways = {family.expert_overlap for family in families(request)}
+    assert ways == ({None, ExpertOverlap.BATCH} if launcher is Launcher.MEGATRON_LM else {None})
+    free = planned(asked(1, ExpertOverlap.BATCH))
+    refused = {violation.rule for violation in check(free, request)}
+    assert (Rule.LAUNCHER in refused) == (launcher is not Launcher.MEGATRON_LM)
