@@ -34,6 +34,8 @@ from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
+from tests.unit.solver.training.enumerated import enumerated, is_the_best
+from tests.unit.solver.training.instances import varied_request
 from tests.unit.solver.verify.changes import changed
 
 PAIRING = (Schedule.DUALPIPE, Schedule.DUALPIPE_V)
@@ -191,3 +193,13 @@ def test_megatron_lm_has_it(launcher: Launcher) -> None:
     free = planned(asked(1, ExpertOverlap.BATCH))
     refused = {violation.rule for violation in check(free, request)}
     assert (Rule.LAUNCHER in refused) == (launcher is not Launcher.MEGATRON_LM)
+
+
+@pytest.mark.parametrize("seed", [73, 93, 138])
+def test_the_best_of_every_plan_is_found(seed: int) -> None:
+    request = varied_request(seed)
+    request = replace(request, search=replace(request.search, expert_overlap=(ExpertOverlap.BATCH,), ep=(2, 3, 4, 6)))
+    plan = planned(request)
+    assert is_the_best(plan, enumerated(request))
+    assert flat(plan).expert_overlap is ExpertOverlap.BATCH
+    assert check(plan, request) == ()
