@@ -41,6 +41,7 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import Progress
 from meshwright.solver.problem.choices import GroupOrder, Launcher, Objective, Recompute, ServingMode, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.launchers.decoders import unlike
 from meshwright.solver.problem.launchers.servers import ServingForm
 from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
@@ -108,6 +109,7 @@ def training_request(launcher: Launcher, draw: random.Random) -> TrainingRequest
         "offload_weights": ((1.0,),),
         "offload_gradients": ((1.0,),),
         "tp_overlap": (tuple(TpOverlap),),
+        "expert_overlap": (tuple(ExpertOverlap),),
         "schedules": tuple((each,) for each in sorted(rules.schedules)) or ((),),
         "virtual_stages": ((2,),),
         "group_order": (GroupOrder.ANY,),

@@ -19,7 +19,7 @@ from meshwright.app.models.catalog import model
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.implementation import HAND_FUSED, Implementation, Projections
-from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan
@@ -92,7 +92,7 @@ def _deepseek() -> Published:
     of experts are recomputed (3.2.3, 3.3.3); tokens go once to each node (3.2.2). 180,000 hours of a device for 10^12 tokens
     (section 1) are 19.91 s for a step's. All schedules take part here."""
     asked = deepseek_request()
-    workload = replace(asked.workload, dispatch=TokenDispatch.ONCE_A_NODE)
+    workload = replace(asked.workload, dispatch=TokenDispatch.ONCE_A_NODE, dispatch_format=DispatchFormat.FP8)
     asked = replace(asked, workload=workload, search=Search(space=Space.FREE, tp=(1,), cp=(1,), zero_stages=(1,)))
     mesh = Mesh(dp=128, tp=1, pp=16, cp=1, ep=64)
     candidate = _candidate(asked, mesh, Recompute.FINE_GRAINED, Pipelining(Schedule.DUALPIPE), zero_stage=1)

@@ -92,6 +92,21 @@ def passes_exposed_s(
     return forward, exposed_s(reduce_s, backward_s, stream, MEASURED_INTERFERENCE)
 
 
+def pair_exposed_s(
+    exchange_s: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    stream: Stream,
+    interference: Interference = MEASURED_INTERFERENCE,
+) -> tuple[Floats, Floats]:
+    """Return the seconds that the exchanges of a forward pass and of a backward pass add, where both run at once on two
+    micro-batches: each of ``exchange_s``, under the computation of the other's pass (DeepSeek-V3 report, section 3.2.1)."""
+    return (
+        exposed_s(exchange_s, backward_s, stream, interference),
+        exposed_s(exchange_s, forward_s, stream, interference),
+    )
+
+
 # Tensor-parallel products cut into chunks, so that the communication of one runs under the computation of another.
 #
 # A product behind an all-gather starts on the rows that have come; a product before a reduce-scatter sends the rows that are

@@ -12,6 +12,7 @@ from functools import cache
 from meshwright.costmodels.cluster.cluster import GroupTopology
 from meshwright.costmodels.model.dims import EXPERT_GROUPS, EXPERTS, TOP_GROUPS, TOP_K
 from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.units import DType
 
 
 class TokenDispatch(StrEnum):
@@ -22,6 +23,22 @@ class TokenDispatch(StrEnum):
     ONCE_A_NODE = "once_a_node"
     """A token once to each node that has experts of its, which hands it to their ranks, and sums on the way back (DeepSeek-V3
     report, section 3.2.2; DeepEP)."""
+
+
+class DispatchFormat(StrEnum):
+    """Number format of tokens, and of the gradients of their sums, on their way to experts; what comes back is in the working
+    format."""
+
+    WORKING = "working"
+    FP8 = "fp8"
+    """One scale in fp32 for 128 elements (DeepSeek-V3 report, section 3.3.3, low-precision communication; 3.3.2)."""
+
+    def bytes_of(self, elements: float, dtype: DType) -> float:
+        """Bytes of elements, which are of ``dtype`` while operators work on them."""
+        return elements * (dtype.size_bytes if self is DispatchFormat.WORKING else 1 + DType.FP32.size_bytes / _ONE_SCALE)
+
+
+_ONE_SCALE = 128
 
 
 @dataclass(frozen=True, slots=True)

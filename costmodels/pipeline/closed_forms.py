@@ -214,6 +214,32 @@ def waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares:
     return _program_ratio(schedule, n_ranks, n_microbatches, shares) if closed is None else closed
 
 
+def paired_share(schedule: Schedule, n_ranks: int, n_microbatches: int, *, n_chunks: int = 2) -> float:
+    """Return the least part of a rank's forwards, over ranks, that run beside a backward of another micro-batch: all but those
+    that fill the pipeline and drain it, which are as many in any step that fills it.
+
+    A schedule that does not pair passes itself may be run so (Megatron-LM's combined 1F1B): all forwards of a rank but those
+    before its first backward then pair with one.
+    """
+    alone, all_of_round = _unpaired(schedule, n_ranks, n_chunks)
+    return max(0.0, 1.0 - alone / (all_of_round * n_microbatches / (2 * n_ranks)))
+
+
+@lru_cache(maxsize=4096)
+def _unpaired(schedule: Schedule, n_ranks: int, n_chunks: int) -> tuple[int, int]:
+    """Most forwards of a rank that no backward runs beside, and all of a rank, with two micro-batches a rank."""
+    if n_ranks == 1:
+        return 1, 2
+    program = build(schedule, n_ranks, 2 * n_ranks, n_chunks=n_chunks)
+    forwards, alone = [], []
+    for order in program.orders:
+        kinds = [{action.kind for action in slot} for slot in order]
+        forwards.append(sum(PassKind.FORWARD in each for each in kinds))
+        begun = next(i for i, each in enumerate(kinds) if each != {PassKind.FORWARD})
+        alone.append(sum(each == {PassKind.FORWARD} for each in kinds) if TRAITS[schedule].pairs_passes else begun)
+    return max(alone), max(forwards)
+
+
 def slices_waiting_ratio(schedule: Schedule, n_ranks: int, n_microbatches: int, shares: SliceShares) -> float:
     """`waiting_ratio` of a schedule of token slices; at least `SliceShares.longest`."""
     sequences = TRAITS[schedule].sequences

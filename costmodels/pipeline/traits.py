@@ -177,6 +177,7 @@ class ScheduleTraits:
     chunk_count   who says how many parts a rank holds
     backward      how a backward pass runs
     sends         when a rank sends
+    pairs_passes  whether it runs forwards beside backwards of other micro-batches, so that each hides what the other sends
     no_better_than  a schedule that takes no longer and holds no more, None where there is none
     run_by        runtimes that run it, each with its own name of it
     """
@@ -191,6 +192,7 @@ class ScheduleTraits:
     chunk_count: ChunkCount = ChunkCount.OF_PATH
     backward: Backward = Backward.WHOLE
     sends: SendTiming = SendTiming.BETWEEN_PASSES
+    pairs_passes: bool = False
     no_better_than: Schedule | None = None
     run_by: tuple[tuple[PipelineRuntime, str], ...] = ()
 

@@ -14,6 +14,7 @@ from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.stage import Axes, DeviceRange, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 
 Record = TypeVar("Record")
 
@@ -91,7 +92,10 @@ class WholeSequencePipelines(MeshChoices, _EqualPipelines):
 
     shardings           of operators over tp, the same in all stages; empty where stages differ and say their own
     sequence_parallel   what the ranks of tp do not split over heads or columns, they split over the sequence
+    expert_overlap      how exchanges with experts run, None as the schedule does
     """
+
+    expert_overlap: ExpertOverlap | None = None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from meshwright.solver.answer.predicted import (
 from meshwright.solver.answer.stage import Axes, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
 from meshwright.solver.problem.choices import TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ class PlanRecord(MeshChoices, _FirstFields):
 
     __pydantic_config__ = STRICT_RECORD
 
+    expert_overlap: ExpertOverlap | None = None
     token_slices: tuple[PlanSlice, ...] = ()
     schedule: str | None = None
     microbatch: Microbatch | None = None

@@ -26,7 +26,7 @@ from meshwright.costmodels.network.scan_over_ranks import (
     state_passing_s,
     way_of_scan,
 )
-from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDispatch
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import Spec
 from meshwright.solver.problem.choices import Space
@@ -43,7 +43,8 @@ class BlockSetting:
     of the products that `low_precision_products` names, ``saved`` the format of what is kept, ``expert_load`` the rows of the
     ep rank with the most over the mean. A model with scans has a ``cp_topology`` beside context parallelism, whose ranks have
     ``sequence_parts`` parts of the sequence each. ``dispatch`` is how tokens get to ranks with their experts, of
-    which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence. A sequence that is
+    which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence. Of the passes of
+    micro-batches ``paired`` run beside a pass of another, which hides their exchanges of tokens. A sequence that is
     cut into ``slices`` of tokens passes slice by slice; of one of these (`parts`) seq_len are its own tokens, and ``place`` is
     where they lie. Weights beside an ``adapter`` are frozen; ``documents`` are what sequences are packed of.
     """
@@ -67,6 +68,8 @@ class BlockSetting:
     cp_topology: GroupTopology | None = None
     sequence_parts: int = 2
     dispatch: TokenDispatch = TokenDispatch.COPIES
+    dispatch_format: DispatchFormat = DispatchFormat.WORKING
+    paired: float = 0.0
     expert_tp: int | None = None
     slices: tuple[int, ...] = ()
     place: TokenSlice = WHOLE_SEQUENCE
@@ -105,6 +108,11 @@ class BlockSetting:
     def whole_experts(self) -> bool:
         """True if a rank holds whole experts beside tp."""
         return self.expert_tp is not None and self.expert_tp < self.tp
+
+    @cached_property
+    def alone(self) -> BlockSetting:
+        """The same of micro-batches that run alone."""
+        return replace(self, paired=0.0) if self.paired else self
 
     @property
     def sequence_ranks(self) -> SequenceRanks:

@@ -158,16 +158,18 @@ class Criterion(IntEnum):
     """Activations kept under fine-grained recomputation."""
     KEY_VALUE_BYTES = 11
     """Keys and values of token slices that later slices of their sequence read."""
-    # What follows is part of TIME_S and only reported.
-    TP_COMM_S = 12
-    """Part of TIME_S that is tensor-parallel communication."""
-    CP_COMM_S = 13
-    """Part of TIME_S that is context-parallel communication not hidden under attention."""
-    EP_COMM_S = 14
+    # What follows is part of TIME_S. The first two decide where micro-batches hide exchanges, the rest is only reported.
+    EP_COMM_S = 12
     """Part of TIME_S that is the exchange of tokens between ranks that hold different experts."""
-    MASKED_S = 15
+    BESIDE_S = 13
+    """The rest of it."""
+    TP_COMM_S = 14
+    """Part of TIME_S that is tensor-parallel communication."""
+    CP_COMM_S = 15
+    """Part of TIME_S that is context-parallel communication not hidden under attention."""
+    MASKED_S = 16
     """Part of TIME_S that is attention under masks of documents, of which ranks have unequal work."""
-    MASKED_FORWARD_S = 16
+    MASKED_FORWARD_S = 17
     """Its forward part."""
 
 
@@ -185,11 +187,13 @@ _ALONG_THE_SEQUENCE = (OperatorKind.ATTENTION, OperatorKind.SCAN, OperatorKind.C
 _KEPT_BYTES = [Criterion.SAVED_BYTES, *(kept for _, kept in OF_MODE.values())]
 
 
-def n_objectives(modes: Collection[Recompute], *, sliced: bool = False) -> int:
+def n_objectives(modes: Collection[Recompute], *, sliced: bool = False, paired: bool = False) -> int:
     """Return the number of criteria, from the first, that decide which sharding beats which when stages may run these recompute
-    modes, on whole sequences or on token slices."""
-    if sliced:
+    modes, on whole sequences or on token slices, or on pairs of micro-batches."""
+    if paired:
         return Criterion.TP_COMM_S
+    if sliced:
+        return Criterion.EP_COMM_S
     if Recompute.FINE_GRAINED in modes:
         return Criterion.KEY_VALUE_BYTES
     return Criterion.FINE_GRAINED_S if Recompute.SELECTIVE in modes else Criterion.SELECTIVE_S
@@ -407,9 +411,10 @@ class _Costing:
             latents = matmul_shape(operator, local)[0] * setting.adapter.rank if setting.adapter.sides(operator, local) else 0
             cost[_KEPT_BYTES] += latents * len(setting.adapter.sides(operator, local)) * setting.dtype.size_bytes
         self._add_boundary(cost, operator, strategy)
-        self._add_expert_parallel(cost, operator, strategy)
         if operator.kind in _ALONG_THE_SEQUENCE and setting.cp > 1:
             self._add_context_parallel(cost, operator, local, time)
+        cost[Criterion.BESIDE_S] = cost[Criterion.TIME_S]
+        self._add_expert_parallel(cost, operator, strategy)
         return cost
 
     def edge(self, source: Operator, a: Strategy, target: Operator, b: Strategy, tensor: Tensor) -> FloatArray:
@@ -423,7 +428,7 @@ class _Costing:
 
     def _communication(self, forward_s: float, backward_s: float) -> FloatArray:
         cost = np.zeros(len(Criterion))
-        cost[Criterion.TIME_S] = cost[Criterion.TP_COMM_S] = forward_s + backward_s
+        cost[Criterion.TIME_S] = cost[Criterion.TP_COMM_S] = cost[Criterion.BESIDE_S] = forward_s + backward_s
         cost[Criterion.FORWARD_S] = forward_s
         return cost
 
@@ -465,18 +470,20 @@ class _Costing:
         return float(collective_s(Collective.ALL_REDUCE, size, self.setting.tp_topology)) if size else 0.0
 
     def _add_expert_parallel(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
-        """Rows that go to other ranks' experts or come back, and their gradients; nothing hides them."""
-        if self.setting.ep_topology is None or self.experts is None:
+        """Rows that go to other ranks' experts or come back, and their gradients, which go the other way; nothing hides them
+        within a micro-batch."""
+        setting, choice = self.setting, self.experts
+        if setting.ep_topology is None or choice is None:
             return
-        local = strategy.local_sizes(self.sizes, self.setting.tp)
+        local = strategy.local_sizes(self.sizes, setting.tp)
         for name, tensor in self.region.exchanged:
             if name == operator.name:
-                size = tensor.elements(local) * self.setting.dtype.size_bytes * self.setting.expert_load
-                choice, ranks = self.experts, self.setting.ep_topology
-                each_s = dispatch_s(self.setting.dispatch, size / choice.top_k, choice, ranks)
-                cost[Criterion.TIME_S] += 2 * each_s
-                cost[Criterion.FORWARD_S] += each_s
-                cost[Criterion.EP_COMM_S] += 2 * each_s
+                elements = tensor.elements(local) * setting.expert_load / choice.top_k
+                there, back = setting.dispatch_format.bytes_of(elements, setting.dtype), elements * setting.dtype.size_bytes
+                there_s, back_s = (dispatch_s(setting.dispatch, size, choice, setting.ep_topology) for size in (there, back))
+                cost[Criterion.TIME_S] += there_s + back_s
+                cost[Criterion.FORWARD_S] += there_s if tensor in operator.outputs else back_s
+                cost[Criterion.EP_COMM_S] += there_s + back_s
 
     def _add_context_parallel(self, cost: FloatArray, operator: Operator, local: dict[str, int], kernels: OperatorTime) -> None:
         """Exposed communication over the ranks of a sequence; a forward pass that runs again has it again."""

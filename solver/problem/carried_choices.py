@@ -146,5 +146,5 @@ class StageChoices:
 USUAL_STAGE = StageChoices()
 """The choices of a stage of which nothing is said."""
 
-LEFT_OUT_UNSAID = frozenset(each.name for each in fields(StageChoices))
+LEFT_OUT_UNSAID = frozenset((*(each.name for each in fields(StageChoices)), "expert_overlap"))
 """Choices that came after documents were stored: left out where they say nothing, so that those are written as they were."""

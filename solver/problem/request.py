@@ -21,7 +21,7 @@ from meshwright.costmodels.model.dims import EXPERTS, POSITIONS
 from meshwright.costmodels.model.documents import MAX_PACKED_TOKENS, DocumentLengths, Fill, PackedDocuments
 from meshwright.costmodels.model.experts import BALANCED, ExpertRouting
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat, WeightFormat
-from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDispatch
 from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.serving.speculation import Speculation
 from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, PositiveFloat, PositiveInt
@@ -50,7 +50,8 @@ class TrainingWorkload:
 
     ``precision`` is the working format of weights and activations, ``matmul`` that of the layers' matrix products,
     ``saved_activations`` that of what layers keep for the backward pass. ``experts`` says how tokens spread over routed
-    experts: ranks that hold some of them wait for the one with the most rows; ``dispatch`` how tokens get there.
+    experts: ranks that hold some of them wait for the one with the most rows; ``dispatch`` how tokens get there, and in
+    which ``dispatch_format``.
     ``implementation`` is how the user's framework runs it; None: as the search's launcher does. With an ``adapter`` its
     matrices alone are trained. With ``lengths`` sequences hold documents that don't see one another.
     """
@@ -67,6 +68,7 @@ class TrainingWorkload:
     saved_activations: SavedFormat = SavedFormat.WORKING
     experts: ExpertRouting = BALANCED
     dispatch: TokenDispatch = TokenDispatch.COPIES
+    dispatch_format: DispatchFormat = DispatchFormat.WORKING
     implementation: StatedImplementation | None = None
     adapter: Adapter | None = None
     lengths: DocumentLengths | None = None

@@ -46,6 +46,7 @@ from meshwright.solver.problem.choices import (
     System,
     TpOverlap,
 )
+from meshwright.solver.problem.declared.expert_overlap import EXPERT_OVERLAP, ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
 
@@ -170,6 +171,8 @@ class Search:
     offload_optimizer_to         whether shares of optimizer states lie in host memory or on NVMe drives; none named: in memory
     offload_weights_to           the same of weights
     tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
+    expert_overlap               whether exchanges with experts may run under the pass of another micro-batch; none named: as
+                                 the schedule runs them, exposed but for DualPipe's pairs
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
     rank_order                   whether ranks of a stage or of a replica lie together; none named: of a stage
@@ -329,6 +332,7 @@ class Search:
             unnamed=Unnamed.DEFAULT,
         ),
     ] = ()
+    expert_overlap: Annotated[tuple[ExpertOverlap, ...], EXPERT_OVERLAP] = ()
     schedules: Annotated[
         tuple[Schedule, ...],
         restriction(

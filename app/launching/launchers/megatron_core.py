@@ -28,12 +28,13 @@ from meshwright.costmodels.model.implementation import (
     HostPath,
     LossKernels,
 )
-from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDispatch
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import Hyperparameters, RotaryScaling, RotaryScalingKind, RouterRule, RouterScore
 from meshwright.solver.problem.launchers.decoders import (
@@ -220,6 +221,8 @@ def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Wor
         words.append(say("sequence_parallel"))
     if plan.tp_overlap is TpOverlap.CHUNKED:
         words.append(say("tp_comm_overlap"))
+    if plan.pipelines.expert_overlap is ExpertOverlap.BATCH:
+        words.append(say("overlap_moe_expert_parallel_comm"))
     if axes.cp > 1:
         words.append((*say("context_parallel_size", axes.cp), *_context_words(axes)))
     if plan.pipelines.rank_order is RankOrder.DP_OUTERMOST and axes.pp > 1 and axes.dp > 1:
@@ -359,6 +362,8 @@ def _inexpressible(shape: DecoderShape, plan: PipelinePlan, workload: TrainingWo
             "saved activations in fp8: Transformer Engine keeps inputs of fp8 products so, but attention's output and the "
             "inputs of activation functions in 16 bits, which takes more memory than planned"
         )
+    if workload.dispatch_format is DispatchFormat.FP8 and plan.axes.ep > 1:
+        lost.append("tokens in fp8 on their way to experts: Megatron-Core's dispatchers send them in 16 bits")
     if workload.matmul is MatmulRecipe.FP8_ROWWISE:
         lost.append("fp8 products with a scale for each row: Megatron-Core has no such recipe; launched without fp8")
     return tuple(lost)
@@ -370,6 +375,8 @@ def _assumptions(shape: DecoderShape, plan: PipelinePlan, request: TrainingReque
         "run in a checkout of Megatron-LM, with Transformer Engine",
         "--mock-data, --tokenizer-type, --lr and --train-iters are stand-ins that make it start: put your own there",
     ]
+    if plan.pipelines.expert_overlap is ExpertOverlap.BATCH:
+        said.append("--overlap-moe-expert-parallel-comm is planned with PyTorch 2.6 or newer, which it asks for")
     if plan.tp_overlap is TpOverlap.CHUNKED:
         said.append(
             "--tp-comm-overlap is planned with Transformer Engine's own choice of methods; it refuses what has buffers of "

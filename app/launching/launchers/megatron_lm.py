@@ -30,6 +30,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 
 
@@ -54,6 +55,7 @@ class MegatronFlags:
     account_for_loss_in_pipeline_split: bool = False
     sequence_parallel: bool = False
     tp_comm_overlap: bool = False
+    overlap_moe_expert_parallel_comm: bool = False
     use_tp_pp_dp_mapping: bool = False
     use_distributed_optimizer: bool = False
     num_distributed_optimizer_instances: int | None = None
@@ -151,6 +153,7 @@ _SWITCHES = (
         "defer_embedding_wgrad_compute",
         "overlap_grad_reduce",
         "tp_comm_overlap",
+        "overlap_moe_expert_parallel_comm",
         "use_tp_pp_dp_mapping",
     ),
     *("moe_enable_deepep", "group_query_attention", "use_rotary_position_embeddings", "swiglu", "squared_relu"),
@@ -240,7 +243,6 @@ MEGATRON_LM = FlagTable(
         "moe-router-num-groups": "nodes that a token's experts lie on",
         "moe-router-group-topk": "nodes that a token's experts lie on",
         "moe-shared-expert-overlap": "a shared expert that runs under messages",
-        "overlap-moe-expert-parallel-comm": "messages of experts that run under other work",
         "delay-wgrad-compute": "when weight gradients are computed",
         "mtp-num-layers": "layers that predict more tokens",
         "microbatch-group-size-per-virtual-pipeline-stage": "order of micro-batches",
@@ -261,7 +263,7 @@ MEGATRON_LM = FlagTable(
             *("no-overlap-p2p-communication", "no-gradient-accumulation-fusion", "no-masked-softmax-fusion"),
             *("no-bias-swiglu-fusion", "no-persist-layer-norm", "distribute-saved-activations", "enable-cuda-graph"),
             *("moe-permute-fusion", "moe-router-fusion", "moe-pad-expert-input-to-capacity", "moe-shared-expert-overlap"),
-            *("overlap-moe-expert-parallel-comm", "delay-wgrad-compute", "disable-tp-comm-overlap-ag", "fsdp-double-buffer"),
+            *("delay-wgrad-compute", "disable-tp-comm-overlap-ag", "fsdp-double-buffer"),
             "moe-shared-expert-gate",
         )
     ),
@@ -304,6 +306,7 @@ def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: S
     """
     pipeline = _pipeline(flags)
     recompute, layers, notes = _recompute(flags)
+    unpaired = _unpaired(flags, pipeline, recompute)
     sizes = named_config(flags)
     cp = flags.context_parallel_size or 1
     tp = flags.tensor_model_parallel_size or 1
@@ -313,7 +316,7 @@ def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: S
         given=given,
         environment=start.environment,
         notes=(*notes, *sizes.notes),
-        problems=() if pipeline.problem is None else (pipeline.problem,),
+        problems=tuple(each for each in (pipeline.problem, unpaired) if each is not None),
         config=sizes.config,
         world=start.world,
         tp=tp,
@@ -332,12 +335,26 @@ def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: S
         optimizer_copies=flags.num_distributed_optimizer_instances,
         sequence_parallel=flags.sequence_parallel and tp > 1,
         tp_overlap=TpOverlap.CHUNKED if flags.tp_comm_overlap and flags.sequence_parallel and tp > 1 else TpOverlap.EXPOSED,
+        expert_overlap=ExpertOverlap.BATCH if flags.overlap_moe_expert_parallel_comm and unpaired is None else None,
         mesh=MeshChoices(RankOrder.DP_OUTERMOST if flags.use_tp_pp_dp_mapping else RankOrder.PP_OUTERMOST),
         recompute=recompute,
         stages=USUAL_STAGE.with_layers(layers),
         offload=_offload(flags),
         workload=_workload(flags),
     )
+
+
+def _unpaired(flags: MegatronFlags, pipeline: _Pipeline, recompute: Recompute) -> str | None:
+    """Why Megatron-LM refuses to run exchanges of experts under another micro-batch, None where it does not."""
+    if not flags.overlap_moe_expert_parallel_comm:
+        return None
+    lacks = {
+        "expert parallelism": (flags.expert_model_parallel_size or 1) == 1,
+        "virtual stages in a pipeline": (flags.pipeline_model_parallel_size or 1) > 1 and pipeline.chunks == 1,
+        "no full recomputation": recompute is Recompute.FULL,
+    }
+    asked = [name for name, is_lacking in lacks.items() if is_lacking]
+    return f"--overlap-moe-expert-parallel-comm asks for {', '.join(asked)}" if asked else None
 
 
 def _pipeline(flags: MegatronFlags) -> _Pipeline:

@@ -13,6 +13,7 @@ from meshwright.app.launching.parts.start import BatchJob
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload
 from meshwright.solver.problem.carried_choices import USUAL_MESH, USUAL_STAGE, MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class StatedTraining:
     shard_ranks: int | None = None
     sequence_parallel: bool = False
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
+    expert_overlap: ExpertOverlap | None = None
     mesh: MeshChoices = USUAL_MESH
     recompute: Recompute = Recompute.NONE
     stages: StageChoices = USUAL_STAGE

@@ -124,6 +124,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
         shard_ranks=_shard_ranks(stated, ranks),
         offload=stated.offload,
         tp_overlap=stated.tp_overlap,
+        expert_overlap=stated.expert_overlap,
     )
     try:
         costs = TrainingCosts(request)

@@ -100,4 +100,5 @@ TRAITS = ScheduleTraits(
     bubble_s=_bubble_s,
     require=_require,
     backward=Backward.SPLIT,
+    pairs_passes=True,
 )

@@ -54,5 +54,6 @@ TRAITS = ScheduleTraits(
     bubble_s=_bubble_s,
     require=_require,
     backward=Backward.SPLIT,
+    pairs_passes=True,
     run_by=((PipelineRuntime.PYTORCH, "DualPipeV"),),
 )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.model.dims import SliceShares
 from meshwright.costmodels.model.implementation import Implementation
-from meshwright.costmodels.network.overlap import CHUNKERS
+from meshwright.costmodels.network.overlap import CHUNKERS, Stream, pair_exposed_s
 from meshwright.solver.blocks.recompute import PARTIAL_MODES, recomputable, working_bytes
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import (
@@ -38,7 +38,7 @@ from meshwright.solver.problem.choices import Recompute, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.sharding_problem.frontier import OperatorSearch
-from meshwright.solver.training.costs.evaluate import FloatArray, Sharding
+from meshwright.solver.training.costs.evaluate import BACKWARD_OVER_FORWARD, FloatArray, Sharding
 from meshwright.solver.training.costs.host import HostTime, host_time, step_host_s
 from meshwright.solver.training.costs.part_borders import agreements, restricted, tied_uses, unrestricted
 from meshwright.solver.training.space.candidates import recompute_modes
@@ -106,6 +106,7 @@ class BlockCosts:
 
     def problem(self, block: str, setting: BlockSetting) -> BlockProblem | None:
         """Sharding problem of a block; None where it can't be sharded this way."""
+        setting = setting.alone
         key = (block, setting)
         if key not in self._problems:
             heed(self._stop)
@@ -125,7 +126,8 @@ class BlockCosts:
         if any(problem is None for problems in built.values() for problem in problems):
             return
         known = {block: [problem for problem in problems if problem is not None] for block, problems in built.items()}
-        deciding = n_objectives(recompute_modes(self.request.search), sliced=bool(settings[0].slices))
+        first = settings[0]
+        deciding = n_objectives(recompute_modes(self.request.search), sliced=bool(first.slices), paired=first.paired > 0.0)
         wholes = {
             block: joined([replace(problem.problem, n_objectives=deciding) for problem in problems])
             for block, problems in known.items()
@@ -150,7 +152,8 @@ class BlockCosts:
         elif key not in self._costs:
             built = self.problem(block, setting)
             assert built is not None, "shardings() offers no choice where there is no problem"
-            self._costs[key] = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_of(block, setting))
+            alone = _bound_by_host(np.array(evaluate(built.problem, choice)), self._host_of(block, setting))
+            self._costs[key] = _paired(alone, setting)
         return self._costs[key]
 
     def sharded_costs(self, setting: BlockSetting, sharding: Sharding) -> FloatArray:
@@ -216,7 +219,9 @@ class BlockCosts:
                 built = self.problem(block, setting)
                 if built is None:
                     break
-                costs = np.array([point.cost for point in frontier(built.problem, self._stop, search=self.operators)])
+                whole = replace(built.problem, n_objectives=n_objectives((), paired=True)) if setting.paired else built.problem
+                points = frontier(whole, self._stop, search=self.operators)
+                costs = _paired(np.array([point.cost for point in points]), setting)
                 host = self._host_of(block, setting)
                 launch_s, forward_s = (len(setting.parts) * each_s for each_s in (host.total_s, host.forward_s))
                 compute_s = costs[:, Criterion.TIME_S] - costs[:, COMMUNICATION].sum(axis=1)
@@ -225,8 +230,8 @@ class BlockCosts:
                 again_s |= {Recompute.NONE: 0.0, Recompute.FULL: max(float(lowest[Criterion.FORWARD_S]), forward_s)}
                 rerun_s = [again_s[mode] if can_rerun else 0.0 for mode in _MODES]
                 least.append((max(float(lowest[Criterion.TIME_S]), launch_s), float(compute_s.min()), *rerun_s))
-            whole = len(least) == len(self.block_names)
-            self._fastest[setting] = np.array(least).T[:, self.layer_block] if whole else None
+            complete = len(least) == len(self.block_names)
+            self._fastest[setting] = np.array(least).T[:, self.layer_block] if complete else None
         return self._fastest[setting]
 
     def _host_of(self, block: str, setting: BlockSetting) -> HostTime:
@@ -263,7 +268,29 @@ def _bound_by_host(cost: FloatArray, host: HostTime) -> FloatArray:
     """A block's cost where the host launches kernels more slowly than they run: the larger of both times, pass by pass."""
     forward_s, backward_s = host.bounds(cost[Criterion.FORWARD_S], cost[Criterion.TIME_S] - cost[Criterion.FORWARD_S])
     cost[Criterion.FORWARD_S], cost[Criterion.TIME_S] = forward_s, forward_s + backward_s
+    cost[Criterion.BESIDE_S] = max(cost[Criterion.BESIDE_S], host.total_s)
     return cost
+
+
+def _paired(costs: FloatArray, setting: BlockSetting) -> FloatArray:
+    """Costs [..., criterion] of micro-batches of which a share runs in pairs: there each hides the exchanges of tokens of the
+    other, as far as they take no longer (DeepSeek-V3 report, section 3.2.1).
+
+    A pass sends tokens there and back, the other their gradients. What a choice takes beside them is one sum, shared between
+    passes as their products are: no choice that beats another in both sums is then slower in pairs.
+    """
+    if not setting.paired or setting.ep_topology is None:
+        return costs
+    exchange_s, forward_s = costs[..., Criterion.EP_COMM_S] / 2, costs[..., Criterion.BESIDE_S] / (1 + BACKWARD_OVER_FORWARD)
+    stream = Stream.INTER_NODE if setting.ep_topology.spans_nodes else Stream.INTRA_NODE
+    shown_s = pair_exposed_s(exchange_s, forward_s, BACKWARD_OVER_FORWARD * forward_s, stream)
+    in_pair_s = costs[..., Criterion.BESIDE_S] + shown_s[0] + shown_s[1]
+    hidden_s = setting.paired * np.maximum(0.0, costs[..., Criterion.TIME_S] - in_pair_s)
+    paired = costs.copy()
+    paired[..., Criterion.FORWARD_S] -= setting.paired * np.maximum(0.0, exchange_s - shown_s[0])
+    for criterion in (Criterion.TIME_S, Criterion.EP_COMM_S):
+        paired[..., criterion] -= hidden_s
+    return paired
 
 
 # One sharding problem of a block for several kinds of devices, which run the same strategies.

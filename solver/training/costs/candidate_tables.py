@@ -35,10 +35,10 @@ from meshwright.solver.blocks.mesh import stage_borders, stage_topology
 from meshwright.solver.blocks.recompute import boundary_bytes, chunk_buffer_bytes
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import COMMUNICATION, OF_MODE, Criterion
-from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec
+from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import heed
 from meshwright.solver.problem.carried_choices import StageChoices
-from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.block_costs import BlockCosts
@@ -72,7 +72,7 @@ class CandidateSettings(BlockCosts):
         super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._kinds: dict[StageKind, StageKind] = {}
-        self._settings: dict[tuple[StageKind, int, Spec, TpOverlap, tuple[int, ...]], tuple[BlockSetting, ...]] = {}
+        self._settings: dict[tuple[object, ...], tuple[BlockSetting, ...]] = {}
         self._interned: dict[BlockSetting, BlockSetting] = {}
         self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
 
@@ -130,7 +130,10 @@ class CandidateSettings(BlockCosts):
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
         """The block setting for each device of a stage, one object for equal ones."""
-        key = (kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices)
+        key = (
+            *(kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices),
+            candidate.paired,
+        )
         if key not in self._settings:
             made = self._settings_of(candidate, kind)
             self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
@@ -155,6 +158,8 @@ class CandidateSettings(BlockCosts):
                 cp_topology=kind.topology.cp if kind.topology.cp.n > 1 and self._has_scans else None,
                 sequence_parts=sequence_parts(self.model),
                 dispatch=self.workload.dispatch,
+                dispatch_format=self.workload.dispatch_format,
+                paired=candidate.paired,
                 expert_tp=candidate.mesh.expert_tp,
                 recipe=self.workload.matmul,
                 saved=self.workload.saved_activations,
@@ -439,8 +444,10 @@ def _communicators(candidate: Candidate) -> int:
     return sum(degree > 1 for degree in groups)
 
 
-_WITHOUT_SCHEDULE = attrgetter(*(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices")
-"""The fields that tables of 1F1B depend on: all of a candidate but its schedule, and the lengths of its slices."""
+_WITHOUT_SCHEDULE = attrgetter(
+    *(each.name for each in fields(Candidate) if each.name != "pipelining"), "pipelining.slices", "paired"
+)
+"""The fields that tables of 1F1B depend on: all of a candidate but its schedule, of which the slices and the share of pairs."""
 
 
 class TrainingCosts(RowCosting):

@@ -315,7 +315,10 @@ def in_flight(candidate: Candidate) -> tuple[float, ...]:
     if choice.slices:
         held, of_one = units_in_flight(candidate)
         return tuple(units / of_one for units in held)
-    return peak_in_flight(choice.schedule, candidate.mesh.pp, candidate.n_microbatches, n_chunks=max(2, choice.chunks))
+    # A forward that runs beside a backward takes memory before that frees its own.
+    beside = 0.0 if candidate.expert_overlap is None else 1 / choice.chunks
+    peak = peak_in_flight(choice.schedule, candidate.mesh.pp, candidate.n_microbatches, n_chunks=max(2, choice.chunks))
+    return tuple(each + beside for each in peak)
 
 
 def units_in_flight(candidate: Candidate) -> tuple[tuple[int, ...], int]:
@@ -335,7 +338,11 @@ def held_by_part(candidate: Candidate) -> tuple[npt.NDArray[np.int64] | npt.NDAr
     if candidate.pipelining.one_part_a_rank:
         return tuple(np.array([[held]], np.int64) for held in in_flight(candidate))
     choice = candidate.pipelining
-    return held_passes(choice.schedule, candidate.mesh.pp, candidate.n_microbatches, choice.chunks)
+    held = held_passes(choice.schedule, candidate.mesh.pp, candidate.n_microbatches, choice.chunks)
+    if candidate.expert_overlap is None:
+        return held
+    one_more = np.eye(choice.chunks, dtype=np.int64)
+    return tuple((rows[:, None] + one_more).reshape(-1, choice.chunks) for rows in held)
 
 
 def evaluate_decision(decision: Decision, tables: Sequence[StageTable]) -> DecisionCost:

@@ -13,6 +13,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import AlsoTry, Equals, TimeBreakdown
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import MECHANISM, ExpertOverlap
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import all_devices, time_breakdown
 from meshwright.solver.training.search.best_first import SearchResult, Solved, decision_tables
@@ -270,6 +271,7 @@ def mechanisms(candidate: Candidate) -> tuple[str, ...]:
         (candidate.optimizer.value if candidate.optimizer else "", candidate.optimizer is not None),
         ("gradients released in the backward pass", candidate.gradients is Gradients.RELEASED),
         ("chunked products", candidate.tp_overlap is TpOverlap.CHUNKED),
+        (MECHANISM, candidate.expert_overlap is ExpertOverlap.BATCH),
     )
     used = [words for words, is_used in (*split, *state) if is_used]
     if candidate.offload != NOTHING_OFFLOADED:

@@ -66,6 +66,7 @@ NOTES = (
     "hides under attention and slows it, exchanges of heads do not",
     "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk, and of "
     "eager-1F1B, which hide under the passes of other micro-batches",
+    "exchanges of tokens with experts show, but for those of DualPipe's pairs of passes, each of which hides the other's",
 )
 """The assumptions of the time model about overlap; every training plan states them."""
 
@@ -197,6 +198,7 @@ def decided_plan(
                 schedule=candidate.pipelining.schedule.value,
                 microbatch=Microbatch(candidate.microbatch, candidate.n_microbatches),
                 tp_overlap=candidate.tp_overlap,
+                expert_overlap=candidate.expert_overlap,
                 **named(mesh.choices),
                 token_slices=_token_slices(candidate, tables[0]),
             ),

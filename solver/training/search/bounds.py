@@ -475,7 +475,7 @@ class SharedFigures:
     def held(self, candidate: Candidate) -> tuple[IntArray, IntArray, IntArray]:
         """Parts of each rank, passes that it holds of each at once, [rank, moment, part], and the number of its moments."""
         choice, pp = candidate.pipelining, candidate.mesh.pp
-        key = (choice, pp, candidate.n_microbatches)
+        key = (choice, pp, candidate.n_microbatches, candidate.expert_overlap)
         if key not in self._held:
             of_ranks = held_by_part(candidate)
             parts = np.array(positions_of_ranks(choice.schedule, pp, choice.chunks), np.int64)

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer, Tier
 from meshwright.costmodels.model.dims import KV_HEADS
-from meshwright.costmodels.pipeline import ChunkCount, Schedule
+from meshwright.costmodels.pipeline import ChunkCount, Schedule, paired_share
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
 from meshwright.solver.problem.choice import LedgerEntry, Published
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, System, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import LAUNCHERS as OVERLAPPING
+from meshwright.solver.problem.declared.expert_overlap import MECHANISM, ExpertOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers import nanotron_stages
 from meshwright.solver.problem.launchers.table import TRAINERS
@@ -156,6 +158,22 @@ class Candidate:
     gradients: Gradients = Gradients.KEPT
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
     choices: StageChoices = USUAL_STAGE
+    expert_overlap: ExpertOverlap | None = None
+
+    @property
+    def pairs_passes(self) -> bool:
+        """True if passes of two micro-batches run at once, so that each hides the exchanges of tokens of the other: nothing
+        does while a whole layer runs again."""
+        in_pairs = self.pipelining.traits.pairs_passes or self.expert_overlap is ExpertOverlap.BATCH
+        return self.mesh.ep > 1 and in_pairs and Recompute.FULL not in self.table_modes
+
+    @property
+    def paired(self) -> float:
+        """The share of its passes that run so."""
+        if not self.pairs_passes:
+            return 0.0
+        choice = self.pipelining
+        return paired_share(choice.schedule, self.mesh.pp, self.n_microbatches, n_chunks=max(2, choice.chunks))
 
     @property
     def table_modes(self) -> tuple[Recompute, ...]:
@@ -181,7 +199,8 @@ class Candidate:
     def kind(self) -> tuple[object, ...]:
         """The choices by which plans differ enough to be told apart: all but the micro-batch, numbers of chunks, and layouts of
         residuals."""
-        return (self.mesh, self.place, self.recompute, self.pipelining.schedule, self.tp_overlap)
+        ways = (self.tp_overlap, self.expert_overlap)
+        return (self.mesh, self.place, self.recompute, self.pipelining.schedule, *ways)
 
     @property
     def sort_key(self) -> tuple[float | str, ...]:
@@ -191,7 +210,13 @@ class Candidate:
         split = (mesh.tp, mesh.cp, mesh.ulysses, mesh.ep, -mesh.expert_tp, mesh.pp, mesh.dp, *self.pipelining.sort_key)
         state = (self.zero_stage, self.shard_ranks or 0, *astuple(self.offload))
         optimizer = "" if self.optimizer is None else self.optimizer.value
-        forms = (modes, optimizer, self.gradients.value, self.tp_overlap is not TpOverlap.EXPOSED)
+        forms = (
+            modes,
+            optimizer,
+            self.gradients.value,
+            self.tp_overlap is not TpOverlap.EXPOSED,
+            self.expert_overlap is not None,
+        )
         # What launchers do unless told otherwise comes first, whatever the degrees.
         first = (*mesh.choices.sort_key, *split, self.microbatch)
         return (*first, *state, self.boundary.dim or "", *forms, *self.choices.sort_key)
@@ -227,6 +252,7 @@ class CandidateFamily:
     pipelinings: tuple[Pipelining, ...]
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
     layers: RecomputedLayers = RecomputedLayers.ALL_OR_NONE
+    expert_overlap: ExpertOverlap | None = None
 
     def candidates(self) -> Iterator[Candidate]:
         """The family's members, those that differ only in schedule after one another."""
@@ -250,6 +276,7 @@ class CandidateFamily:
                         gradients=place.gradients,
                         tp_overlap=self.tp_overlap,
                         choices=USUAL_STAGE.with_layers() if some else USUAL_STAGE,
+                        expert_overlap=self.expert_overlap,
                     )
 
     @property
@@ -365,8 +392,34 @@ def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
                     highest = max_zero_stage(request, way)
                     running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
                     family = CandidateFamily(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
-                    if family.n_candidates:
-                        yield family
+                    yield from (alike for alike in _by_pairing(family, search) if alike.n_candidates)
+
+
+def _by_pairing(family: CandidateFamily, search: Search) -> Iterator[CandidateFamily]:
+    """A family's members by the share of their passes that run in pairs and hide exchanges of tokens, as those of a family take
+    equally long to pass a layer."""
+    exchanges, asked = family.mesh.ep > 1, search.expert_overlap or (ExpertOverlap.EXPOSED,)
+    pairing = tuple(each for each in family.pipelinings if each.traits.pairs_passes and exchanges)
+    others = tuple(each for each in family.pipelinings if each not in pairing)
+    if others and (not exchanges or ExpertOverlap.EXPOSED in asked):
+        yield replace(family, pipelinings=others)
+    light = tuple(tuple(mode for mode in modes if mode is not Recompute.FULL) for modes in family.recompute)
+    whole = tuple(dict.fromkeys((mode,) for modes in family.recompute for mode in modes if mode is Recompute.FULL))
+    alike = replace(family, recompute=tuple(filter(None, light)), layers=RecomputedLayers.ALL_OR_NONE)
+    for each in pairing:
+        yield replace(alike, pipelinings=(each,))
+    if pairing:
+        yield replace(family, pipelinings=pairing, recompute=whole)
+    if exchanges and ExpertOverlap.BATCH in asked and (search.space is Space.FREE or search.launcher in OVERLAPPING):
+        for each in others:
+            if may_pair(each, pp=family.mesh.pp, n_microbatches=family.n_microbatches):
+                yield replace(alike, pipelinings=(each,), expert_overlap=ExpertOverlap.BATCH)
+
+
+def may_pair(choice: Pipelining, *, pp: int, n_microbatches: int) -> bool:
+    """Return True if a forward may run beside a backward of another micro-batch, where the schedule does not do so by itself:
+    in interleaved 1F1B, and in steps of several micro-batches without a pipeline."""
+    return n_microbatches >= 2 * pp and (pp == 1 or choice.schedule is Schedule.INTERLEAVED)
 
 
 def _running(schedules: frozenset[Schedule], search: Search, pp: int, n_microbatches: int) -> frozenset[Schedule]:
@@ -475,6 +528,8 @@ def summary(candidate: Candidate) -> str:
         parts.append("sequence parallel")
     if candidate.tp_overlap is TpOverlap.CHUNKED:
         parts.append("chunked products")
+    if candidate.expert_overlap is ExpertOverlap.BATCH:
+        parts.append(MECHANISM)
     parts.append(candidate.choices.recompute_words((mode.value for mode in candidate.recompute), pp=mesh.pp))
     if candidate.pipelining != PLAIN:
         chunks = f" x {candidate.pipelining.chunks}" if candidate.pipelining.traits.chunk_count is ChunkCount.ANY else ""

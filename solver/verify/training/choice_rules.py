@@ -18,6 +18,9 @@ Refusal = tuple[bool, str, str]
 """Whether a rule is broken, where in a plan, and by what."""
 
 
+_IN_PAIRS = ("dualpipe", "dualpipe-v")
+"""Schedules that run forwards beside backwards unasked."""
+
 _WHOLE_BACKWARD = ("1f1b", "gpipe", "eager-1f1b", "interleaved-1f1b")
 """Schedules that run the backward pass of a layer in one piece."""
 
@@ -26,12 +29,16 @@ def asked_of_pipelines(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     """Yield the values that a plan chose, where plans of its degrees differ by them."""
     if _has_orders(plan):
         yield "rank_order", plan.pipelines.rank_order.value, request.search.rank_order or ("pp-outermost",)
+    if plan.axes.ep > 1 and plan.schedule not in _IN_PAIRS:
+        asked = request.search.expert_overlap or ("exposed",)
+        yield "expert_overlap", plan.pipelines.expert_overlap or "exposed", asked
 
 
 def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:
     """Yield what no published planner searches."""
     order = plan.pipelines.rank_order.value
     yield order != "pp-outermost", "rank_order", order
+    yield hides_exchanges(plan), "expert_overlap", "batch"
 
 
 def launcher_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
@@ -47,11 +54,30 @@ def launcher_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusa
     of_experts = axes.dp * axes.cp * axes.tp / ((axes.etp or axes.tp) * axes.ep)
     given = f"dp outermost with dp {axes.dp}, {of_experts:g} of experts, for which it has groups without any, too"
     yield apart and is_megatron and of_experts != axes.dp, "rank_order", given
+    refused = "exchanges of experts under another micro-batch; it shows them"
+    yield hides_exchanges(plan) and launcher is not Launcher.MEGATRON_LM, "expert_overlap", refused
+
+
+def hides_exchanges(plan: PipelinePlan) -> bool:
+    """Return True if a plan asks for exchanges of experts under another micro-batch."""
+    return plan.pipelines.expert_overlap == "batch"
+
+
+def expert_overlap_violations(plan: PipelinePlan) -> Iterator[Violation]:
+    """Something is exchanged, and passes of another micro-batch can run beside it: interleaved, or without a pipeline, with two
+    micro-batches a stage. No whole layer runs again."""
+    suits = plan.axes.pp == 1 or plan.schedule == "interleaved-1f1b"
+    suits = suits and plan.axes.ep > 1 and plan.microbatch.count >= 2 * plan.axes.pp
+    if hides_exchanges(plan) and not (suits and all(stage.recompute is not Recompute.FULL for stage in plan.stages)):
+        given = f"batch, with ep {plan.axes.ep}, pp {plan.axes.pp}, {plan.schedule}, {plan.microbatch.count} micro-batches"
+        yield Violation(Rule.STAGES, "plan.expert_overlap", given)
 
 
 def unlike_stage_violations(plan: PipelinePlan) -> Iterator[Violation]:
     """Stages that differ have no replicas whose ranks could lie together."""
     order = plan.pipelines.rank_order.value
+    if hides_exchanges(plan):
+        yield Violation(Rule.STAGES, "plan.expert_overlap", "batch; stages that differ show their exchanges")
     if order != "pp-outermost":
         yield Violation(Rule.DEVICES, "plan.rank_order", f"{order}; stages that differ lie one behind the other")
 

@@ -22,6 +22,7 @@ from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import counted_flops
+from meshwright.solver.verify.training.choice_rules import hides_exchanges
 from meshwright.solver.verify.training.stage_bytes import run_again_fine_grained
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -102,8 +103,10 @@ def _modes_by_stage(plan: PipelinePlan) -> bool:
 
 def held_at_most(plan: PipelinePlan, rank: int, chunk_bytes: list[float]) -> tuple[float, float]:
     """Most micro-batches, and most bytes, that a rank holds at once; ``chunk_bytes`` are those of one pass of each chunk."""
+    # A forward that runs beside a backward takes memory before that frees its own.
+    beside = int(hides_exchanges(plan))
     if plan.axes.pp == 1:
-        return 1.0, chunk_bytes[0]
+        return 1.0 + beside, (1 + beside) * chunk_bytes[0]
     program = _program(plan)
     tokens = [each.tokens for each in plan.token_slices] or [1]
     size = dict(zip(_parts_of(program, rank), chunk_bytes, strict=True))
@@ -120,6 +123,7 @@ def held_at_most(plan: PipelinePlan, rank: int, chunk_bytes: list[float]) -> tup
         for action, weight in zip(slot, weights, strict=True):
             if action.kind in (PassKind.BACKWARD, PassKind.WEIGHT):
                 passes, held = passes - weight, held - weight * size[action.position]
+    peak, peak_passes = peak + beside * max(chunk_bytes), peak_passes + beside
     return peak_passes / (program.chunks_per_microbatch * sum(tokens)), peak / sum(tokens)
 
 
@@ -193,6 +197,25 @@ def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float,
     return forward / total, (BACKWARD_OVER_FORWARD * forward - weights + again) / total, weights / total
 
 
+def alone_share(plan: PipelinePlan) -> float:
+    """Return the part of forwards that run beside no backward, on the rank that has most of them: no exchange of theirs is
+    hidden. Nor is any while whole layers run again."""
+    if Recompute.FULL in {stage.recompute for stage in plan.stages}:
+        return 1.0
+    if plan.axes.pp == 1:
+        return 1 / plan.microbatch.count if hides_exchanges(plan) else 1.0
+    program = _program(plan)
+    if hides_exchanges(plan):
+        # All forwards but those before the first backward run beside one.
+        first = max(_forwards_first(program, rank) for rank in range(plan.axes.pp))
+        return first / (program.chunks_per_microbatch * plan.microbatch.count)
+    if not reading(plan).pairs_passes:
+        return 1.0
+    alone = max(sum(slot[0].kind is PassKind.FORWARD for slot in order if len(slot) == 1) for order in program.orders)
+    each = program.chunks_per_microbatch * plan.microbatch.count
+    return alone / each
+
+
 def _program(plan: PipelinePlan, n_microbatches: int | None = None) -> Program:
     # Longer steps repeat the steady state of this one; only those that begin all forwards first, as GPipe, hold more.
     most = plan.microbatch.count if reading(plan).holds_all else _most_rounds(plan)
@@ -235,6 +258,7 @@ class ScheduleReading:
     holds_less         whether ranks hold fewer whole micro-batches than the first of 1F1B does
     takes_on_early     whether a rank begins with two forwards more than the next: one for the way there, one for the way back,
                        on which sends go while it computes; counted where each rank holds one part and backwards are whole
+    pairs_passes       whether forwards run beside backwards of other micro-batches
     """
 
     copies: int
@@ -244,6 +268,7 @@ class ScheduleReading:
     holds_all: bool
     holds_less: bool
     takes_on_early: bool
+    pairs_passes: bool = False
 
 
 _OF_NO_SCHEDULE = ScheduleReading(1, False, True, False, False, False, False)
@@ -273,6 +298,7 @@ def schedule_reading(schedule: Schedule) -> ScheduleReading:
         holds_all=min(first) == passes,
         holds_less=most < _RANKS and not cuts,
         takes_on_early=one_part and whole_backward and all(a == b + 2 for a, b in itertools.pairwise(first)),
+        pairs_passes=any(len(slot) > 1 for order in program.orders for slot in order),
     )
 
 

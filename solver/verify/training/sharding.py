@@ -24,6 +24,7 @@ from meshwright.solver.problem.launchers.trainers import TRAINERS, CutProducts
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import BUFFERS, Of
 from meshwright.solver.verify.rules import LEADERS, REPLICATE, devices_by_group, picked_dims
+from meshwright.solver.verify.training.choice_rules import expert_overlap_violations
 from meshwright.solver.verify.violation import Rule, Violation, at_most
 
 _COLUMN_AND_ROW_DIMS = (HEADS, FFN, EXPERT_FFN, SHARED_FFN, SSM_HEADS, VOCAB)
@@ -189,6 +190,7 @@ def _sequence_parallel_violations(plan: PipelinePlan, request: TrainingRequest) 
 
 def overlap_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """A way that the request allows; chunks only of what is gathered and scattered, by launchers that can, with buffers."""
+    yield from expert_overlap_violations(plan)
     allowed = (request.search.tp_overlap if plan.axes.tp > 1 else ()) or (TpOverlap.EXPOSED,)
     if plan.tp_overlap not in allowed:
         given = f"{plan.tp_overlap}, with tp {plan.axes.tp} the request allows {', '.join(allowed)}"

@@ -6,14 +6,21 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
+from meshwright.costmodels.model.dims import BATCH, EXPERT_LATENT, HIDDEN, SEQ, TOP_K
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
-from meshwright.solver.answer.stage import DeviceRange, LayerSpan
+from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Stage
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import counted_flops, least_slowest
-from meshwright.solver.verify.rules import band_violations, cost_violations, devices_by_group
-from meshwright.solver.verify.training.schedule import BACKWARD_OVER_FORWARD, copies, is_extended, reading, waiting
+from meshwright.solver.verify.rules import band_violations, cost_violations, devices_by_group, picked_dims
+from meshwright.solver.verify.training.schedule import (
+    BACKWARD_OVER_FORWARD,
+    alone_share,
+    copies,
+    is_extended,
+    reading,
+    waiting,
+)
 from meshwright.solver.verify.training.token_slices import slice_flops
 from meshwright.solver.verify.violation import Rule, Violation, agrees, at_most
 
@@ -36,6 +43,7 @@ def whole_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[V
     """Every figure that follows from the step time and the devices in use."""
     yield from _breakdown_violations(plan)
     yield from _document_violations(plan, request)
+    yield from _exchange_violations(plan, request)
     yield from _throughput_violations(plan, request)
     yield from cost_violations(plan.predicted, request, [(plan.stages, plan.devices)])
     yield from _energy_violations(plan, request)
@@ -50,11 +58,13 @@ def stage_time_violations(plan: PipelinePlan, request: TrainingRequest) -> Itera
         # Frozen weights have no gradients: half of the backward pass's products.
         backward = BACKWARD_OVER_FORWARD if request.workload.adapter is None else BACKWARD_OVER_FORWARD / 2
         flops = (1 + backward) * sum(_forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks)
-        least_s = flops / copies(plan) / (_fastest_flops(request, stage.devices) / plan.axes.dp)
+        computes_s = flops / copies(plan) / (_fastest_flops(request, stage.devices) / plan.axes.dp)
+        exchanges_s = _least_exchanges_s(plan, request, stage)
+        least_s = max(exchanges_s, computes_s + alone_share(plan) * exchanges_s)
         if not at_most(least_s, stage.time_s):
-            given = f"{stage.time_s} s a micro-batch; its FLOPs alone take {least_s} s at the devices' peak"
+            given = f"{stage.time_s} s a micro-batch; its FLOPs and exchanges take {least_s} s at the devices' peak"
             yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
-        yield from _sending_violations(plan, request, index, computing_s=least_s)
+        yield from _sending_violations(plan, request, index, computing_s=computes_s)
 
 
 def _sending_violations(plan: PipelinePlan, request: TrainingRequest, index: int, *, computing_s: float) -> Iterator[Violation]:
@@ -72,6 +82,36 @@ def _sending_violations(plan: PipelinePlan, request: TrainingRequest, index: int
     if not at_most(computing_s + sends_s, stage.time_s + stage.hidden_s):
         given = f"{stage.hidden_s} s beside {stage.time_s} s; FLOPs take {computing_s} s or more, sends {sends_s} s"
         yield Violation(Rule.STAGE_TIME, where, given)
+
+
+def _exchange_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
+    """Exchanges of tokens with experts on other ranks show in all passes that run beside none of another micro-batch."""
+    if plan.breakdown is None:
+        return
+    of_stage = min(_least_exchanges_s(plan, request, stage) for stage in plan.stages)
+    least_s = plan.microbatch.count * alone_share(plan) * of_stage
+    if not at_most(least_s, plan.breakdown.ep_comm_s):
+        given = f"{plan.breakdown.ep_comm_s} s; what nothing runs beside takes {least_s} s over the fastest link"
+        yield Violation(Rule.BREAKDOWN, "plan.breakdown.ep_comm_s", given)
+
+
+def _least_exchanges_s(plan: PipelinePlan, request: TrainingRequest, stage: Stage) -> float:
+    """A micro-batch's rows to experts and back, and their gradients, over the fastest link: a copy for each expert that is
+    elsewhere, or one for each place with some of them, to which half of the tokens are sent at least."""
+    axes, workload, dims = plan.axes, request.workload, request.model.dims
+    if axes.ep == 1:
+        return 0.0
+    layers = sum(
+        span.count
+        for span in stage.blocks
+        if any(picked_dims(operator) for operator in request.model.block(span.block).operators)
+    )
+    sent = dims.get(TOP_K, 1) * (axes.ep - 1) / axes.ep if workload.dispatch == "copies" else 0.5
+    elements = plan.microbatch.size * workload.seq_len / (axes.cp * axes.tp) * sent * dims.get(EXPERT_LATENT, dims[HIDDEN])
+    working = workload.precision.size_bytes
+    there = 1 if workload.dispatch_format == "fp8" else working
+    links = (link for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
+    return 2.0 * layers / copies(plan) * elements * (there + working) / max(link.bytes_per_s for link in links)
 
 
 def _least_sends_s(plan: PipelinePlan, request: TrainingRequest) -> float:

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.costmodels.network.overlap import MEASURED_INTERFERENCE, Interference, Stream, Together, exposed_s
+from meshwright.costmodels.network.overlap import (
+    MEASURED_INTERFERENCE,
+    Interference,
+    Stream,
+    Together,
+    exposed_s,
+    pair_exposed_s,
+)
 
 SECONDS = st.floats(0, 10)
 FACTORS = st.floats(1, 3)
@@ -83,3 +90,13 @@ def test_hidden_communication_still_slows_computation() -> None:
     assert exposed[0] == pytest.approx(1 - 1 / 1.189)
     excess = exposed_s(np.array([1.0]), np.array([10.0]), Stream.INTRA_NODE, Interference())
     assert excess[0] == 0
+
+
+def test_each_pass_of_a_pair_hides_what_the_other_sends() -> None:
+    """Exchanges of 3 s under passes of 2 s and 4 s: 1 s outlasts the forward pass, and nothing the backward pass."""
+    exchange, forward, backward = (np.array(seconds) for seconds in (3.0, 2.0, 4.0))
+    assert pair_exposed_s(exchange, forward, backward, Stream.INTER_NODE, Interference()) == (0.0, 1.0)
+    of_forward, of_backward = pair_exposed_s(exchange, forward, backward, Stream.INTER_NODE)
+    # Of the backward pass 3 / 1.189 s are done in the 3 s beside the exchange, and the forward pass is done within them.
+    assert of_forward == pytest.approx(3.0 - 3.0 / 1.189)
+    assert of_backward == pytest.approx(1.0)

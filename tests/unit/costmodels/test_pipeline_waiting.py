@@ -16,6 +16,7 @@ from meshwright.costmodels.pipeline import (
     chunks_per_rank,
     fills,
     held_passes,
+    paired_share,
     positions_of_ranks,
     simulate,
     waiting_ratio,
@@ -94,3 +95,17 @@ def test_pipelines_that_a_schedule_cannot_fill_are_refused() -> None:
         waiting_ratio(Schedule.INTERLEAVED, 4, 6, SHARES[0], n_chunks=2)
     with pytest.raises(InvalidInputError, match="three parts of 1"):
         PassShares(0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 20), (6, 12), (8, 40)])
+@pytest.mark.parametrize("schedule", [Schedule.DUALPIPE, Schedule.DUALPIPE_V])
+def test_pairs_of_passes_are_those_of_the_program(schedule: Schedule, p: int, m: int) -> None:
+    program = build(schedule, p, m)
+    forwards = sum(action.kind is PassKind.FORWARD for slot in program.orders[0] for action in slot)
+    pairs = min(sum(len(slot) == 2 for slot in order) for order in program.orders)
+    assert paired_share(schedule, p, m) == pytest.approx(pairs / forwards)
+
+
+def test_one_stage_pairs_all_micro_batches_but_the_first() -> None:
+    assert paired_share(Schedule.ONE_F_ONE_B, 1, 1) == 0.0
+    assert paired_share(Schedule.ONE_F_ONE_B, 1, 8) == pytest.approx(7 / 8)

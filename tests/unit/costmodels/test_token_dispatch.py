@@ -10,7 +10,15 @@ import pytest
 from meshwright.costmodels.cluster.cluster import Cluster, GroupTopology, NodeGroup, group_topology
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.network.collectives import Collective, collective_s
-from meshwright.costmodels.network.token_dispatch import ExpertChoice, TokenDispatch, dispatch_s, expert_choice, places_reached
+from meshwright.costmodels.network.token_dispatch import (
+    DispatchFormat,
+    ExpertChoice,
+    TokenDispatch,
+    dispatch_s,
+    expert_choice,
+    places_reached,
+)
+from meshwright.costmodels.units import DType
 
 DEEPSEEK_V3 = ExpertChoice(256, 8, 8, 4)
 CLUSTER = Cluster((NodeGroup("a", node_type("dgx-h100"), 8),))
@@ -62,3 +70,8 @@ def test_inside_a_node_a_rank_gets_one_copy() -> None:
     many = ExpertChoice(64, 8)
     assert seconds(TokenDispatch.ONCE_A_NODE, many, 8) < seconds(TokenDispatch.COPIES, many, 8)
     assert dispatch_s(TokenDispatch.ONCE_A_NODE, TOKENS_BYTES, many, ranks(1)) == 0.0
+
+
+def test_fp8_on_the_way_to_experts_has_a_scale_for_128_elements() -> None:
+    assert DispatchFormat.WORKING.bytes_of(256, DType.BF16) == 512
+    assert DispatchFormat.FP8.bytes_of(256, DType.BF16) == 256 + 2 * 4

@@ -18,6 +18,7 @@ from meshwright.solver.answer.stage import Axes, Stage
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -27,7 +28,7 @@ from meshwright.solver.training.costs.part_borders import FirstLayers
 from meshwright.solver.training.report.plan_report import decided_plan, host_memory_reason, memory_reason, slo_reason
 from meshwright.solver.training.search.partition import MemoryShortfall
 from meshwright.solver.training.space.adapters import keeps_documents_together
-from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate
+from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, may_pair
 from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
@@ -196,6 +197,22 @@ def given_tp_overlap(pipelines: Pipelines) -> TpOverlap:
     return pipelines.tp_overlap
 
 
+def _given_expert_overlap(
+    pipelines: Pipelines, mesh: Mesh, pipelining: Pipelining, modes: tuple[Recompute, ...]
+) -> ExpertOverlap | None:
+    """Return how exchanges with experts run; raises PlanFileError for what nothing can run beside."""
+    if pipelines.expert_overlap is not ExpertOverlap.BATCH:
+        return None
+    m = pipelines.microbatch.count
+    if mesh.ep == 1 or Recompute.FULL in modes or not may_pair(pipelining, pp=mesh.pp, n_microbatches=m):
+        raise PlanFileError(
+            "expert_overlap can't be batch",
+            given=f"ep {mesh.ep}, {pipelining.schedule.value}, pp {mesh.pp}, {m} micro-batches, recompute {', '.join(modes)}",
+            allowed="ep above 1, interleaved-1f1b or one stage, two micro-batches a stage, no whole layers recomputed",
+        )
+    return ExpertOverlap.BATCH
+
+
 def given_spans(
     pipelines: Pipelines, layers: Sequence[str], candidate: Candidate, again: FirstLayers | None
 ) -> tuple[StageSpan, ...]:
@@ -355,6 +372,7 @@ def decision_of(
         gradients=pipelines.stages[0].gradients,
         tp_overlap=given_tp_overlap(pipelines),
         choices=choices,
+        expert_overlap=_given_expert_overlap(pipelines, mesh, pipelining, modes),
     )
     if costs.model.is_chain:
         spans = given_spans(pipelines, costs.model.layers, candidate, costs.first_layers(choices))

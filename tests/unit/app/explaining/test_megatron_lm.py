@@ -71,6 +71,8 @@ def test_the_command_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
+        ("--overlap-moe-expert-parallel-comm", "asks for expert parallelism"),
+        ("--overlap-moe-expert-parallel-comm --pipeline-model-parallel-size 2", "virtual stages in a pipeline"),
         ("--tensor-model-parallel-size 3", "8 ranks do not divide by tp 3"),
         ("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2", "8 ranks do not divide"),
         ("--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-stage 5", "32 layers over 2 stages do not divide"),

@@ -13,6 +13,8 @@ from meshwright.app.launching.launchers.megatron_core import (
     pipeline_layout,
     vocabulary_multiple,
 )
+from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.reading import read_command
 from meshwright.app.models.catalog import model
 from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.app.requests.resolve import NoFiles, read_model
@@ -24,6 +26,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import Hyperparameters
 from meshwright.solver.problem.launchers.decoders import decoder_shape
@@ -109,6 +112,13 @@ def test_dispatch_and_limited_routing_get_their_flags() -> None:
     given = flags(export(plan, request, "megatron-lm"))
     assert given["--moe-token-dispatcher-type"] == ("flex",) and "--moe-enable-deepep" in given
     assert given["--moe-router-num-groups"] == ("4",) and given["--moe-router-group-topk"] == ("2",)
+    assert "--overlap-moe-expert-parallel-comm" not in given
+    hidden = replace(request, search=replace(search, expert_overlap=(ExpertOverlap.BATCH,)))
+    hiding = export(plan_training(hidden, stop=never_stop, progress=ignore_progress), hidden, "megatron-lm")
+    assert "--overlap-moe-expert-parallel-comm" in flags(hiding)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" not in hiding.command
+    read = read_command(hiding.command)
+    assert isinstance(read, StatedTraining) and read.expert_overlap is ExpertOverlap.BATCH
     greedy = read_huggingface_config({**config, "model_type": "deepseek_v2", "n_group": 4, "topk_group": 2}, name="v2")
     assert "expert_groups" not in greedy.dims, "DeepSeek-V2 chooses greedily unless it says otherwise"
 

@@ -14,6 +14,7 @@ from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
@@ -111,8 +112,10 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
                                         continue
                                     found = replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
-                                    yield found
-                                    if some_from is not None and choice in (some_from, (Recompute.FULL,)):
+                                    ways_of_experts = list(every_expert_overlap(request, found))
+                                    yield from ways_of_experts
+                                    may_rerun = some_from is not None and choice in (some_from, (Recompute.FULL,))
+                                    if may_rerun and found in ways_of_experts:
                                         yield from every_number_of_layers(request, found)
 
 
@@ -212,6 +215,19 @@ def every_tp_overlap(request: TrainingRequest, candidate: Candidate) -> Iterator
         yield TpOverlap.CHUNKED
 
 
+def every_expert_overlap(request: TrainingRequest, candidate: Candidate) -> Iterator[Candidate]:
+    """As it is, where exchanges may show, there are none or DualPipe hides them; and under another micro-batch."""
+    search, schedule, pp = request.search, candidate.pipelining.schedule.value, candidate.mesh.pp
+    asked, in_pairs = search.expert_overlap or (ExpertOverlap.EXPOSED,), schedule.startswith("dualpipe")
+    if candidate.mesh.ep == 1 or in_pairs or ExpertOverlap.EXPOSED in asked:
+        yield candidate
+    light = tuple(mode for mode in candidate.recompute if mode is not Recompute.FULL)
+    suits = candidate.mesh.ep > 1 and light and not candidate.pipelining.slices and candidate.n_microbatches >= 2 * pp
+    has_flag = search.space is Space.FREE or search.launcher == "megatron-lm"
+    if ExpertOverlap.BATCH in asked and suits and has_flag and (pp == 1 or schedule == "interleaved-1f1b"):
+        yield replace(candidate, recompute=light, expert_overlap=ExpertOverlap.BATCH)
+
+
 def every_shard_ranks(request: TrainingRequest, n: int, cp: int, zero: int | None) -> list[int | None]:
     """All ranks, and every part of them that launchers with such groups can shard within at this ZeRO stage; below ZeRO-3 those
     that the request names. None: of ranks with experts of their own, which have no groups."""
@@ -236,11 +252,13 @@ def every_expert_mesh(request: TrainingRequest, n: int, tp: int) -> list[tuple[i
 
 
 def every_ep(request: TrainingRequest, n: int) -> list[int]:
-    """Every ep that divides the ranks and the experts, where there are experts and the launcher spreads them."""
+    """Every ep that divides the ranks and the experts, where there are experts and the launcher spreads them; of those that the
+    request names."""
     routed = has_experts(request)
     spread = request.search.space is Space.FREE or request.search.launcher == "megatron-lm"
     experts = request.model.dims.get("experts", 1)
-    return [ep for ep in range(1, n + 1) if n % ep == 0 and experts % ep == 0] if routed and spread else [1]
+    every = [ep for ep in range(1, n + 1) if n % ep == 0 and experts % ep == 0] if routed and spread else [1]
+    return [ep for ep in every if not request.search.ep or ep in request.search.ep]
 
 
 def every_ulysses(request: TrainingRequest, tp: int, cp: int) -> list[int]:

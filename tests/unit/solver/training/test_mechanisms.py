@@ -11,6 +11,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.report.equals import RANKING_NOISE, equal_plans, mechanisms
@@ -51,6 +52,7 @@ CHANGES = {
     "optimizer": (Optimizer.MUON,),
     "gradients": (Gradients.RELEASED,),
     "tp_overlap": (TpOverlap.CHUNKED,),
+    "expert_overlap": (ExpertOverlap.BATCH,),
     "choices": (StageChoices(recompute_layers=2),),
 }
 NOT_COUNTED = {"microbatch", "n_microbatches", "boundary", "pipelining"}

@@ -16,6 +16,7 @@ def test_the_checker_reads_what_the_search_is_told(schedule: Schedule) -> None:
     assert read.cuts_sequences == (schedule in TOKEN_SLICED)
     assert read.splits_backward == (traits.backward is Backward.SPLIT)
     assert read.takes_on_early == (traits.sends is SendTiming.UNDER_OTHER_MICROBATCHES)
+    assert read.pairs_passes == traits.pairs_passes
     modes_by_stage = read.one_part_a_rank and not read.splits_backward and not read.cuts_sequences
     assert modes_by_stage == (Pipelining(schedule, len(traits.paths(1, 2)[0])).modes_by_stage)
 
