@@ -72,7 +72,7 @@ class CandidateSettings(BlockCosts):
         super().__init__(request, implementation=implementation)
         self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
         self._kinds: dict[StageKind, StageKind] = {}
-        self._settings: dict[tuple[StageKind, int, Spec, TpOverlap, tuple[int, ...]], tuple[BlockSetting, ...]] = {}
+        self._settings: dict[tuple[StageKind, int, Spec, TpOverlap, tuple[int, ...], bool], tuple[BlockSetting, ...]] = {}
         self._interned: dict[BlockSetting, BlockSetting] = {}
         self._kinds_of: dict[tuple[Mesh, tuple[int, ...]], tuple[StageKind, ...]] = {}
 
@@ -130,7 +130,8 @@ class CandidateSettings(BlockCosts):
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
         """The block setting for each device of a stage, one object for equal ones."""
-        key = (kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices)
+        mesh, slices = candidate.mesh, candidate.pipelining.slices
+        key = (kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, slices, mesh.gathers_keys)
         if key not in self._settings:
             made = self._settings_of(candidate, kind)
             self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
@@ -162,6 +163,7 @@ class CandidateSettings(BlockCosts):
                 slices=candidate.pipelining.slices,
                 adapter=self.workload.adapter,
                 documents=self.workload.documents,
+                gathers_keys=candidate.mesh.gathers_keys,
             )
             for device in kind.devices
         )

@@ -297,7 +297,7 @@ def decision_of(
         ep=axes.ep,
         ulysses=axes.ulysses,
         etp=axes.etp,
-        choices=MeshChoices.of(pipelines, dp=axes.dp, pp=axes.pp),
+        choices=MeshChoices.of(pipelines, axes),
     )
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
