@@ -9,6 +9,7 @@ import pytest
 from meshwright.app.models.catalog import model
 from meshwright.app.requests.named_plans import request_of_name
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topology
+from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.kernels.compute import sustained_memory_s
 from meshwright.costmodels.model.implementation import AttentionFormat
@@ -125,6 +126,8 @@ def test_the_checker_knows_who_has_gathers_and_what_they_take() -> None:
     assert Rule.STAGE_TIME not in rules(with_fields(fastest, cp_keys=RING), request())
     in_fp8 = replace(asked.workload, implementation=StatedImplementation(attention_format=AttentionFormat.FP8))
     assert Rule.SEQUENCE in rules(plan, replace(asked, workload=in_fp8))
+    with pytest.raises(PlanFileError, match="can't be gathered"):
+        predict_training(replace(asked, workload=in_fp8), plan)
     assert Rule.AXES in rules(with_fields(plan, axes=replace(flat(plan).axes, ulysses=32)), asked)
 
 
