@@ -107,7 +107,7 @@ def test_windows_go_with_gathers_where_rings_have_none() -> None:
     assert Rule.LAUNCHER in rules(with_fields(plan, cp_keys=RING), replace(asked, search=replace(asked.search, cp_keys=())))
 
 
-def test_the_checker_knows_who_has_gathers_and_what_they_take() -> None:
+def test_the_checker_knows_who_has_gathers_and_how_long_they_take() -> None:
     asked = request(GATHERED)
     plan = planned(asked)
     assert rules(plan, asked) == set()
@@ -116,8 +116,6 @@ def test_the_checker_knows_who_has_gathers_and_what_they_take() -> None:
         other = replace(asked.search, launcher=Launcher.TORCHTITAN, space=space)
         assert rules(plan, replace(asked, search=other)) >= rule
     stage = flat(plan).stages[0]
-    scarce = replace(stage.memory, transient_bytes=2**28)
-    assert Rule.TRANSIENT in rules(with_fields(plan, stages=(replace(stage, memory=scarce),)), asked)
     # A micro-batch that takes as long as its FLOPs at the peak has no time to gather anything.
     assert plan.predicted is not None and plan.predicted.mfu is not None and plan.predicted.step_time_s is not None
     of_flops = 1.001 * plan.predicted.mfu * plan.predicted.step_time_s / flat(plan).microbatch.count
@@ -129,6 +127,16 @@ def test_the_checker_knows_who_has_gathers_and_what_they_take() -> None:
     with pytest.raises(PlanFileError, match="can't be gathered"):
         predict_training(replace(asked, workload=in_fp8), plan)
     assert Rule.AXES in rules(with_fields(plan, axes=replace(flat(plan).axes, ulysses=32)), asked)
+
+
+def test_the_checker_knows_what_gathered_keys_take() -> None:
+    """Of 32 heads of 128 elements keys and values of 131,072 tokens take 2 GiB, and their gradients as much."""
+    asked = request(GATHERED, name="llama-2-7b")
+    plan = planned(asked)
+    stage = flat(plan).stages[0]
+    for gibibytes, expected in ((3.9, {Rule.TRANSIENT}), (4.1, set())):
+        scarce = replace(stage, memory=replace(stage.memory, transient_bytes=gibibytes * 2**30))
+        assert rules(with_fields(plan, stages=(scarce,)), asked) & {Rule.TRANSIENT} == expected
 
 
 def test_gathers_are_of_causal_attention_with_keys_as_wide_as_values() -> None:
