@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.app.models.catalog import model
 from meshwright.app.requests.named_plans import request_of_name
+from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topology
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.hardware import node_type
@@ -145,6 +146,13 @@ def test_gathers_are_of_causal_attention_with_keys_as_wide_as_values() -> None:
         assert keys_can_be_gathered(model(name), workload) is can
     in_fp8 = replace(workload, implementation=StatedImplementation(attention_format=AttentionFormat.FP8))
     assert not keys_can_be_gathered(model("llama-3.1-8b"), in_fp8)
+
+
+def test_requests_that_name_no_way_are_written_as_before() -> None:
+    for asked, said in ((request(), None), (request(GATHERED), ["gathered"])):
+        document = request_document(asked)
+        assert document["search"].get("cp_keys") == said
+        assert resolve_request(document, files=NoFiles()) == asked
 
 
 def test_a_name_says_how_keys_travel() -> None:
