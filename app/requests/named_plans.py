@@ -16,7 +16,7 @@ from typing import Any
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.carried_choices import StageChoices
+from meshwright.solver.problem.carried_choices import OF_MESHES, StageChoices
 from meshwright.solver.problem.choices import BatchShares, Recompute, StageDegrees
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
 from meshwright.solver.problem.search import Search
@@ -55,9 +55,15 @@ def _trained(search: Search, name: str) -> Search | None:
     degrees: dict[str, Any] = {axis: (int(found[axis]),) for axis in ("dp", "tp", "pp", "cp")}
     one_form = replace(search, **degrees, ep=(1,), batch_shares=BatchShares.EVEN, stage_degrees=StageDegrees.SAME)
     one_form = replace(one_form, schedules=(Schedule.ONE_F_ONE_B,))
-    for part in found["rest"].split(", "):
+    parts = found["rest"].split(", ")
+    for part in parts:
         one_form = _with_part(one_form, part)
-    return one_form
+    # What a name does not say of its mesh is as usual.
+    of_mesh: dict[str, Any] = {
+        name: tuple(value for value, words in choice.words.items() if words in parts) or (choice.usual,)
+        for name, choice in OF_MESHES.items()
+    }
+    return replace(one_form, **of_mesh)
 
 
 def _with_part(search: Search, part: str) -> Search:

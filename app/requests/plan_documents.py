@@ -17,7 +17,7 @@ from meshwright.costmodels.errors import InvalidInputError, PlanFileError
 from meshwright.solver.answer.document import plan_of, record_of
 from meshwright.solver.answer.plan import PLAN_SCHEMA, AnsweredRequest, Plan
 from meshwright.solver.answer.plan_record import PlanRecord
-from meshwright.solver.problem.carried_choices import LEFT_OUT_UNSAID
+from meshwright.solver.problem.carried_choices import UNSAID
 
 REQUEST_FIELD = "request"
 _FIRST_FIELDS = ("schema", "digest", "kind", "model", "feasible", "reason", "certificate", "predicted", "devices", "axes")
@@ -32,7 +32,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 def _without_unsaid(value: Any) -> Any:
     """The document without later fields that say nothing."""
     if isinstance(value, dict):
-        said = {name: each for name, each in value.items() if each is not None or name not in LEFT_OUT_UNSAID}
+        said = {name: each for name, each in value.items() if name not in UNSAID or each != UNSAID[name]}
         return {name: _without_unsaid(each) for name, each in said.items()}
     return [_without_unsaid(each) for each in value] if isinstance(value, list) else value
 

@@ -204,6 +204,9 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["search"].get("memory_share", True) is None:
         # Requests from before shares of memory keep theirs.
         del whole["search"]["memory_share"]
+    if not whole["search"].get("cp_keys", True):
+        # Requests from before gathered keys keep theirs.
+        del whole["search"]["cp_keys"]
     for group in whole["cluster"]["groups"]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.

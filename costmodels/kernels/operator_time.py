@@ -53,6 +53,7 @@ def operator_time(
     device: Device,
     dtype: DType,
     cp: int = 1,
+    gathers_keys: bool = False,
     gradient_dtype: DType | None = None,
     kernels: VectorKernels = VectorKernels.FUSED,
     attention: FlashAttention = FlashAttention.NATIVE,
@@ -64,7 +65,8 @@ def operator_time(
     place: TokenSlice = WHOLE_SEQUENCE,
     documents: PackedDocuments | None = None,
 ) -> OperatorTime:
-    """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``.
+    """Time under local sizes; ``seq`` is a rank's share of the sequence under context parallelism of degree ``cp``,
+    whose ranks hold all keys and values if ``gathers_keys``, and pass them on if not.
 
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
     ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
@@ -85,7 +87,10 @@ def operator_time(
             time = _packed_attention_time(operator, sizes, documents, device=device, dtype=dtype, factors=factors)
             return _with_casts(time, operator, sizes, device, dtype) if recipe.dtype else time
         factors = _attention_factors(attention, recipe, device, sizes[query_tokens(operator)])
-        time = _attention_time(operator, sizes, device=device, dtype=dtype, cp=cp, factors=factors, earlier=place.earlier)
+        kernels_of = (
+            _gathered_kernels(operator, sizes, cp) if gathers_keys else _ring_kernels(operator, sizes, cp, place.earlier)
+        )
+        time = _attention_time(operator, sizes, kernels_of, device=device, dtype=dtype, factors=factors)
         if recipe.dtype:
             time = _with_casts(time, operator, sizes, device, dtype)
         return _with_slice_gradients(time, operator, sizes, device, dtype, place) if place.later else time
@@ -227,34 +232,62 @@ def _with_slice_gradients(
     return OperatorTime(time.forward_s, time.backward_s + sustained_memory_s(device, 3 * of_keys * dtype.size_bytes))
 
 
+@dataclass(frozen=True, slots=True)
+class _AttentionKernels:
+    """Equal kernels of attention on one rank: how many, the FLOPs, queries and keys of each, and merges of their outputs."""
+
+    number: int
+    flops: float
+    queries: float
+    keys: float
+    merges: int = 0
+
+
+def _ring_kernels(operator: Operator, sizes: Mapping[str, int], cp: int, earlier: int) -> _AttentionKernels:
+    """One kernel; in a ring (cp > 1) one a chunk of keys, and a merge of the partial outputs after each.
+
+    Zig-zag chunks balance the causal mask, so each step has 1/cp of the rank's pairs. A token slice reads the ``earlier`` keys
+    of its sequence, too.
+    """
+    queries, keys = sizes[query_tokens(operator)], sizes[key_tokens(operator)]
+    flops = forward_flops(operator, sizes, keys * cp, earlier=earlier) / cp
+    return _AttentionKernels(cp, flops, queries, keys + earlier, merges=cp - 1)
+
+
+def _gathered_kernels(operator: Operator, sizes: Mapping[str, int], cp: int) -> _AttentionKernels:
+    """Each of a rank's two zig-zag chunks of queries over all keys up to its end (Llama 3 report, section 3.3.2).
+
+    Both kernels run at once, so that tiles of one fill the waves of the other (Transformer Engine gives them a stream each).
+    Of 2 cp chunks the i-th sees i, and its rank's other one 2 cp + 1 - i: in the mean each sees half of 2 cp + 1.
+    """
+    queries, keys = sizes[query_tokens(operator)], sizes[key_tokens(operator)]
+    return _AttentionKernels(1, forward_flops(operator, sizes, keys * cp), queries, keys / 2 * (2 * cp + 1) / 2)
+
+
 def _attention_time(
     operator: Operator,
     sizes: Mapping[str, int],
+    kernels: _AttentionKernels,
     *,
     device: Device,
     dtype: DType,
-    cp: int,
     factors: tuple[float, float],
-    earlier: int = 0,
 ) -> OperatorTime:
-    """Flash attention; in a ring (cp > 1) one kernel a chunk of keys, and a merge of the partial outputs after each.
-
-    Zig-zag chunks balance the causal mask, so each step has 1/cp of the rank's pairs. A merge reads the running output
-    and the new one, and writes the running one, all in fp32 (Liu et al. 2023, Ring Attention, algorithm 1). A token slice
-    reads the ``earlier`` keys of its sequence, too.
+    """Flash attention in these kernels. A merge reads the running output and the new one, and writes the running one, all in
+    fp32 (Liu et al. 2023, Ring Attention, algorithm 1).
     """
     query, key, _ = operator.inputs
     head_dim = sizes[query.dims[-1]]
     queries, keys = sizes[query_tokens(operator)], sizes[key_tokens(operator)]
     forward, backward = (
-        cp
+        kernels.number
         * float(
             pass_s(
                 device,
                 dtype,
-                flops=forward_flops(operator, sizes, keys * cp, earlier=earlier) / cp,
-                q_tokens=queries,
-                kv_tokens=keys + earlier,
+                flops=kernels.flops,
+                q_tokens=kernels.queries,
+                kv_tokens=kernels.keys,
                 batch=sizes[BATCH],
                 heads=query.elements(sizes) // (sizes[BATCH] * queries * head_dim),
                 kv_heads=key.elements(sizes) // (sizes[BATCH] * keys * sizes[key.dims[-1]]),
@@ -264,11 +297,11 @@ def _attention_time(
         for pass_s in (attention_forward_s, attention_backward_s)
     )
     forward, backward = forward * factors[0], backward * factors[1]
-    if cp > 1:
+    if kernels.merges:
         outputs = sum(tensor.elements(sizes) for tensor in operator.outputs)
         merge = sustained_memory_s(device, 3 * outputs * DType.FP32.size_bytes)
         # Backward adds up the query gradient the same way.
-        forward, backward = forward + (cp - 1) * merge, backward + (cp - 1) * merge
+        forward, backward = forward + kernels.merges * merge, backward + kernels.merges * merge
     return OperatorTime(forward, backward)
 
 

@@ -107,8 +107,8 @@ def _exchange_s(elements: Iterable[int], copies: int, *, device: Device, dtype: 
     )
 
 
-# The communication of attention over several ranks of a sequence: rings of keys and values, and exchanges of tokens for
-# heads.
+# The communication of attention over several ranks of a sequence: rings of keys and values, gathers of them, and exchanges of
+# tokens for heads.
 
 
 def sizes_after_exchange(sizes: Mapping[str, int], ranks: int) -> Mapping[str, int]:
@@ -130,6 +130,38 @@ def ring_s(
     stream = Stream.INTER_NODE if ring.spans_nodes else Stream.INTRA_NODE
     forward_s, backward_s = ((ring.n - 1) * exposed_s(sends_s, chunks_s, stream, MEASURED_INTERFERENCE)).tolist()
     return OperatorTime(forward_s, backward_s)
+
+
+GATHERED_AT_ONCE = 3
+"""Tensors as large as keys and values of the whole sequence that are there at once in the backward pass of attention over
+gathered ones: these, their gradients, and what the kernel of a chunk adds to them (Transformer Engine's
+AttnFuncWithCPAndKVAllGather, which keeps a rank's own keys and values and gathers those of the others again)."""
+
+
+def gathered_keys_s(
+    operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType, ranks: GroupTopology
+) -> OperatorTime:
+    """Seconds of gathering keys and values of all ranks before attention under a rank's own ``sizes``; nothing hides them.
+
+    Backward they are gathered again, and their gradients reduced and scattered. Gathered chunks are put in the order of the
+    sequence, gradients back in the order of ranks, a copy each; gradients of both chunks of queries add up in what was zeroed:
+    each reads and writes the sum of the keys that it saw, 2 n + 1 of 2 n chunks together.
+    """
+    forward_s = backward_s = 0.0
+    for tensor in operator.inputs[1:]:
+        whole = ranks.n * tensor.elements(sizes) * dtype.size_bytes
+        copy_s = sustained_memory_s(device, 2 * whole)
+        gather_s = float(collective_s(Collective.ALL_GATHER, whole, ranks)) + copy_s
+        scatter_s = float(collective_s(Collective.REDUCE_SCATTER, whole, ranks)) + copy_s
+        added = 3 * whole * (2 * ranks.n + 1) / (2 * ranks.n)
+        sums_s = sustained_memory_s(device, whole) + 2 * sustained_memory_s(device, added / 2)
+        forward_s, backward_s = forward_s + gather_s, backward_s + gather_s + scatter_s + sums_s
+    return OperatorTime(forward_s, backward_s)
+
+
+def gathered_keys_bytes(operator: Operator, sizes: Mapping[str, int], dtype: DType, *, ranks: int) -> float:
+    """Bytes at once of the gathered keys and values of ``ranks``, of their gradients, and of what is added to these."""
+    return GATHERED_AT_ONCE * ranks * sum(tensor.elements(sizes) for tensor in operator.inputs[1:]) * dtype.size_bytes
 
 
 def head_exchange_s(

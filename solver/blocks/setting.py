@@ -16,6 +16,8 @@ from meshwright.costmodels.model.implementation import HAND_FUSED, Implementatio
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.network.scan_over_ranks import (
     exchanged_sizes,
+    gathered_keys_bytes,
+    gathered_keys_s,
     group_copies,
     head_exchange_s,
     margin_s,
@@ -46,7 +48,8 @@ class BlockSetting:
     which ``expert_tp`` share one: tp where it is None, or one, which works on its own part of the sequence. Of the passes of
     micro-batches ``paired`` run beside a pass of another, which hides their exchanges of tokens. A sequence that is
     cut into ``slices`` of tokens passes slice by slice; of one of these (`parts`) seq_len are its own tokens, and ``place`` is
-    where they lie. Weights beside an ``adapter`` are frozen; ``documents`` are what sequences are packed of.
+    where they lie. Weights beside an ``adapter`` are frozen; ``documents`` are what sequences are packed of. The ranks of
+    the ring gather keys and values before attention if ``gathers_keys``, else they pass them on.
     """
 
     device: Device
@@ -75,6 +78,7 @@ class BlockSetting:
     place: TokenSlice = WHOLE_SEQUENCE
     adapter: Adapter | None = None
     documents: PackedDocuments | None = None
+    gathers_keys: bool = False
 
     def __hash__(self) -> int:
         # Settings are parts of many cache keys, and have many parts themselves.
@@ -119,6 +123,7 @@ class BlockSetting:
         """The ranks that share a sequence."""
         return SequenceRanks(
             ring=self.ring_topology,
+            gathers_keys=self.gathers_keys,
             heads=self.heads_topology,
             cp=self.cp_topology,
             parts=self.sequence_parts,
@@ -144,7 +149,8 @@ class BlockSetting:
     def beside_attention(self) -> tuple[int, BlockSetting]:
         """The inputs of the costs of all operators but attention: cp, but not how its ranks see each other's tokens, where in
         their sequence tokens lie, nor which of them are one document."""
-        return self.cp, replace(self, ring_topology=self.tp_topology, heads_topology=None, place=WHOLE_SEQUENCE, documents=None)
+        alone = replace(self, ring_topology=self.tp_topology, gathers_keys=False, heads_topology=None)
+        return self.cp, replace(alone, place=WHOLE_SEQUENCE, documents=None)
 
 
 # The costs of operators along the sequence on the ranks that share it (context parallelism): attention and state-space
@@ -155,10 +161,12 @@ _NOTHING = OperatorTime(0.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class SequenceRanks:
-    """The ranks of a sequence: those that pass keys and values on, those that exchange heads in attention (None: no rank does),
-    and all (``cp``) where a model has mixers. Each has ``parts`` of the sequence; mixers go by ``offered`` where they can."""
+    """The ranks of a sequence: those that pass keys and values on, or gather them if ``gathers_keys``, those that exchange
+    heads in attention (None: no rank does), and all (``cp``) where a model has mixers. Each has ``parts`` of the sequence;
+    mixers go by ``offered`` where they can."""
 
     ring: GroupTopology
+    gathers_keys: bool
     heads: GroupTopology | None
     cp: GroupTopology | None
     parts: int
@@ -177,7 +185,7 @@ class SequenceRanks:
     def attended_sizes(self, block: Block, operator: Operator, local: Mapping[str, int]) -> Mapping[str, int]:
         """Sizes that an operator along the sequence works on: after an exchange, more tokens and fewer heads."""
         if operator.kind is OperatorKind.ATTENTION:
-            return sizes_after_exchange(local, 1 if self.heads is None else self.heads.n)
+            return self._after_exchange(local)
         if self.cp is None or self.way(block, operator) is not ScanOverRanks.HEADS:
             return local
         return exchanged_sizes(local, self.cp.n)
@@ -204,6 +212,12 @@ class SequenceRanks:
         passes = operator.kind is OperatorKind.SCAN and self.way(block, operator) is ScanOverRanks.STATES
         return self.parts * state_bytes(operator, local) if passes else 0.0
 
+    def gathered_bytes(self, operator: Operator, local: Mapping[str, int]) -> float:
+        """Bytes at once of keys and values that the ranks gather for an attention, and of their gradients."""
+        if operator.kind is not OperatorKind.ATTENTION or not self.gathers_keys:
+            return 0.0
+        return gathered_keys_bytes(operator, self._after_exchange(local), self.dtype, ranks=self.ring.n)
+
     def copies(self, block: Block, tensor: Tensor, local: Mapping[str, int]) -> int:
         """Copies that ranks hold of a mixer's tensor after an exchange: of groups of B and C that are fewer than ranks."""
         if self.cp is None or SSM_GROUPS not in tensor.dims:
@@ -212,11 +226,16 @@ class SequenceRanks:
         exchanged = scan is not None and way_of_scan(scan, self.offered) is ScanOverRanks.HEADS
         return group_copies(local, self.cp.n) if exchanged else 1
 
+    def _after_exchange(self, local: Mapping[str, int]) -> Mapping[str, int]:
+        return sizes_after_exchange(local, 1 if self.heads is None else self.heads.n)
+
     def _attention_s(self, operator: Operator, local: Mapping[str, int], kernels: OperatorTime) -> OperatorTime:
         parts = []
         if self.heads is not None:
             parts.append(head_exchange_s(operator, local, device=self.device, dtype=self.dtype, ranks=self.heads))
-        if self.ring.n > 1:
-            attended = sizes_after_exchange(local, 1 if self.heads is None else self.heads.n)
+        attended = self._after_exchange(local)
+        if self.gathers_keys:
+            parts.append(gathered_keys_s(operator, attended, device=self.device, dtype=self.dtype, ranks=self.ring))
+        elif self.ring.n > 1:
             parts.append(ring_s(operator, attended, kernels, dtype=self.dtype, ring=self.ring))
         return OperatorTime(sum(part.forward_s for part in parts), sum(part.backward_s for part in parts))

@@ -362,6 +362,7 @@ class _Costing:
             device=setting.device,
             dtype=setting.dtype,
             cp=setting.ring_topology.n,
+            gathers_keys=setting.gathers_keys,
             gradient_dtype=setting.gradient_dtype,
             kernels=setting.implementation.kernels,
             attention=setting.implementation.attention,
@@ -489,6 +490,7 @@ class _Costing:
         """Exposed communication over the ranks of a sequence; a forward pass that runs again has it again."""
         shown = self.ranks.communication_s(self.block, operator, local, kernels)
         forward, backward = shown.forward_s, shown.backward_s
+        cost[Criterion.TRANSIENT_BYTES] += self.ranks.gathered_bytes(operator, local)
         # No partial mode runs a scan again, so all keep the states that it began with.
         cost[_KEPT_BYTES] += self.ranks.kept_bytes(self.block, operator, local)
         cost[Criterion.TIME_S] += forward + backward

@@ -8,13 +8,14 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Self
 
-from meshwright.solver.problem.choice import Degrees, MeshChoice
+from meshwright.solver.problem.choice import Degrees, MeshChoice, RankedDegrees
 from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.declared.cp_keys import CP_KEYS, CpKeys
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import LAUNCHERS, MECHANISM, UNDECIDED, in_words, read_words
 from meshwright.solver.problem.search import Search
 
-OF_MESHES: Mapping[str, MeshChoice] = MappingProxyType({"rank_order": RANK_ORDER})
+OF_MESHES: Mapping[str, MeshChoice] = MappingProxyType({"rank_order": RANK_ORDER, "cp_keys": CP_KEYS})
 """The choices of a mesh by their field in `MeshChoices`."""
 
 
@@ -24,23 +25,25 @@ class MeshChoices:
     """The choices of a mesh beside its degrees.
 
     rank_order   whether the ranks of a stage or of a replica lie together, where there are several of both
+    cp_keys      whether cp ranks with the same heads pass keys and values around a ring, or gather all of them
     """
 
     rank_order: RankOrder = RankOrder.PP_OUTERMOST
+    cp_keys: CpKeys = CpKeys.RING
 
     @classmethod
-    def of(cls, carrier: MeshChoices, *, dp: int, pp: int) -> Self:
+    def of(cls, carrier: MeshChoices, mesh: Degrees) -> Self:
         """Return the choices that a plan has, with the usual value of each that does not matter to its degrees."""
         return cls(
-            **{name: getattr(carrier, name) if choice.is_open(dp, pp) else choice.usual for name, choice in OF_MESHES.items()}
+            **{name: getattr(carrier, name) if choice.is_open(mesh) else choice.usual for name, choice in OF_MESHES.items()}
         )
 
     @classmethod
-    def allowed(cls, search: Search, *, dp: int, pp: int) -> Iterator[Self]:
+    def allowed(cls, search: Search, mesh: Degrees) -> Iterator[Self]:
         """Yield the choices that a search has of meshes of these degrees, one of those that are the same."""
         values = (
-            [value for value in choice.values if value in (getattr(search, name) or (choice.usual,))]
-            if choice.is_open(dp, pp)
+            [value for value in choice.values if value in (getattr(search, name) or choice.unnamed_values)]
+            if choice.is_open(mesh)
             else [choice.usual]
             for name, choice in OF_MESHES.items()
         )
@@ -69,7 +72,7 @@ class MeshChoices:
         """What must be set up for the values, in words."""
         return [choice.mechanisms[value] for choice, value in self._chosen() if value in choice.mechanisms]
 
-    def are_launched_by(self, launcher: Launcher, mesh: Degrees) -> bool:
+    def are_launched_by(self, launcher: Launcher, mesh: RankedDegrees) -> bool:
         """Return True if a launcher can start the values on a mesh."""
         return all(value in choice.launched_by(launcher, mesh) for choice, value in self._chosen())
 
@@ -146,5 +149,8 @@ class StageChoices:
 USUAL_STAGE = StageChoices()
 """The choices of a stage of which nothing is said."""
 
-LEFT_OUT_UNSAID = frozenset((*(each.name for each in fields(StageChoices)), "expert_overlap"))
-"""Choices that came after documents were stored: left out where they say nothing, so that those are written as they were."""
+UNSAID: Mapping[str, Any] = MappingProxyType(
+    {"cp_keys": CpKeys.RING, "expert_overlap": None, **{each.name: None for each in fields(StageChoices)}}
+)
+"""Choices that came after documents were stored, with the value that says nothing: it is left out, so that those are written
+as they were."""

@@ -177,7 +177,7 @@ def _require_sense(entry: LedgerEntry) -> None:
 
 
 class Degrees(Protocol):
-    """The degrees of a mesh, and how many of its ranks hold the same experts."""
+    """The degrees of a mesh by which its choices differ."""
 
     @property
     def dp(self) -> int:
@@ -186,6 +186,18 @@ class Degrees(Protocol):
     @property
     def pp(self) -> int:
         """Stages."""
+
+    @property
+    def cp(self) -> int:
+        """Ranks of a sequence."""
+
+    @property
+    def ulysses(self) -> int:
+        """Those of them that exchange tokens for heads."""
+
+
+class RankedDegrees(Degrees, Protocol):
+    """The same, and how many of the mesh's ranks hold the same experts."""
 
     @property
     def expert_dp(self) -> int:
@@ -213,8 +225,8 @@ class MeshChoice(Choice):
     """
 
     values: type[StrEnum]
-    is_open: Callable[[int, int], bool]
-    launched_by: Callable[[Launcher, Degrees], Collection[Any]]
+    is_open: Callable[[Degrees], bool]
+    launched_by: Callable[[Launcher, RankedDegrees], Collection[Any]]
     words: Mapping[Any, str]
     mechanisms: Mapping[Any, str]
     unlike_stages: UnlikeStages
@@ -223,3 +235,8 @@ class MeshChoice(Choice):
     def usual(self) -> Any:
         """The value of plans that say nothing."""
         return next(iter(self.values))
+
+    @property
+    def unnamed_values(self) -> tuple[Any, ...]:
+        """The values of a request that names none."""
+        return tuple(self.values) if self.unnamed is Unnamed.ANY else (self.usual,)

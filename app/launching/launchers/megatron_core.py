@@ -34,6 +34,7 @@ from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import Hyperparameters, RotaryScaling, RotaryScalingKind, RouterRule, RouterScore
@@ -224,7 +225,7 @@ def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Wor
     if plan.pipelines.expert_overlap is ExpertOverlap.BATCH:
         words.append(say("overlap_moe_expert_parallel_comm"))
     if axes.cp > 1:
-        words.append((*say("context_parallel_size", axes.cp), *_context_words(axes)))
+        words.append((*say("context_parallel_size", axes.cp), *_context_words(plan)))
     if plan.pipelines.rank_order is RankOrder.DP_OUTERMOST and axes.pp > 1 and axes.dp > 1:
         words.append(say("use_tp_pp_dp_mapping"))
     layers = part_layers(plan, request)
@@ -234,10 +235,12 @@ def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Wor
     return words
 
 
-def _context_words(axes: Axes) -> Words:
-    """Keys and values in a ring, an exchange of heads (Ulysses), or exchanges inside a ring, sizes from inner to outer."""
+def _context_words(plan: PipelinePlan) -> Words:
+    """Keys and values in a ring or gathered, an exchange of heads (Ulysses), or exchanges inside a ring, sizes from inner to
+    outer."""
+    axes = plan.axes
     if axes.ulysses == 1:
-        return say("cp_comm_type", "p2p")
+        return say("cp_comm_type", "all_gather" if plan.pipelines.cp_keys is CpKeys.GATHERED else "p2p")
     if axes.ulysses == axes.cp:
         return say("cp_comm_type", "a2a")
     sizes = say("hierarchical_context_parallel_sizes", axes.ulysses, axes.cp // axes.ulysses)

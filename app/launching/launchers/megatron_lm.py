@@ -30,6 +30,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 
@@ -336,7 +337,10 @@ def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: S
         sequence_parallel=flags.sequence_parallel and tp > 1,
         tp_overlap=TpOverlap.CHUNKED if flags.tp_comm_overlap and flags.sequence_parallel and tp > 1 else TpOverlap.EXPOSED,
         expert_overlap=ExpertOverlap.BATCH if flags.overlap_moe_expert_parallel_comm and unpaired is None else None,
-        mesh=MeshChoices(RankOrder.DP_OUTERMOST if flags.use_tp_pp_dp_mapping else RankOrder.PP_OUTERMOST),
+        mesh=MeshChoices(
+            RankOrder.DP_OUTERMOST if flags.use_tp_pp_dp_mapping else RankOrder.PP_OUTERMOST,
+            CpKeys.GATHERED if flags.cp_comm_type == "all_gather" else CpKeys.RING,
+        ),
         recompute=recompute,
         stages=USUAL_STAGE.with_layers(layers),
         offload=_offload(flags),

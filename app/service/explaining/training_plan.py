@@ -104,17 +104,9 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
     size = microbatch_of(request, stated)
     boundary = sharded(SEQ) if stated.sequence_parallel else REPLICATED
     ranks = replicas * stated.cp
+    mesh = Mesh(dp=replicas, tp=stated.tp, pp=stated.pp, cp=stated.cp, ep=stated.ep, ulysses=stated.ulysses, etp=stated.etp)
     candidate = Candidate(
-        Mesh(
-            dp=replicas,
-            tp=stated.tp,
-            pp=stated.pp,
-            cp=stated.cp,
-            ep=stated.ep,
-            ulysses=stated.ulysses,
-            etp=stated.etp,
-            choices=MeshChoices.of(stated.mesh, dp=replicas, pp=stated.pp),
-        ),
+        replace(mesh, choices=MeshChoices.of(stated.mesh, mesh)),
         size,
         request.workload.global_batch // (replicas * size),
         stated.zero_stage if ranks > 1 else 0,

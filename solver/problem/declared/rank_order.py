@@ -7,12 +7,12 @@ from enum import StrEnum
 
 from meshwright.solver.problem.choice import (
     TRAINING,
-    Degrees,
     Launched,
     LockPlace,
     MeshChoice,
     Part,
     Place,
+    RankedDegrees,
     Said,
     UnlikeStages,
     Unnamed,
@@ -28,7 +28,7 @@ class RankOrder(StrEnum):
     DP_OUTERMOST = "dp-outermost"
 
 
-def _launched(launcher: Launcher, mesh: Degrees) -> Collection[RankOrder]:
+def _launched(launcher: Launcher, mesh: RankedDegrees) -> Collection[RankOrder]:
     """Return the orders that a launcher lays ranks in. The device meshes of the others have pp outermost.
 
     Megatron-Core's is tp-cp-ep-dp-pp, or tp-cp-ep-pp-dp with --use-tp-pp-dp-mapping. There its groups for experts and those for
@@ -51,7 +51,7 @@ RANK_ORDER = MeshChoice(
     at_most=None,
     values=RankOrder,
     # Else the ranks of a stage and those of a replica are the same in every order.
-    is_open=lambda dp, pp: dp > 1 and pp > 1,
+    is_open=lambda mesh: mesh.dp > 1 and mesh.pp > 1,
     launched_by=_launched,
     words={RankOrder.DP_OUTERMOST: "dp outermost"},
     mechanisms={RankOrder.DP_OUTERMOST: "ranks with dp outermost"},

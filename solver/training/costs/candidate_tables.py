@@ -130,8 +130,17 @@ class CandidateSettings(BlockCosts):
 
     def settings(self, candidate: Candidate, kind: StageKind) -> tuple[BlockSetting, ...]:
         """The block setting for each device of a stage, one object for equal ones."""
+        mesh, slices = candidate.mesh, candidate.pipelining.slices
         key = (
-            *(kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, candidate.pipelining.slices),
+            *(kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, slices),
+            *(mesh.gathers_keys, candidate.paired),
+        )
+            kind,
+            candidate.microbatch,
+            candidate.boundary,
+            candidate.tp_overlap,
+            slices,
+            mesh.gathers_keys,
             candidate.paired,
         )
         if key not in self._settings:
@@ -167,6 +176,7 @@ class CandidateSettings(BlockCosts):
                 slices=candidate.pipelining.slices,
                 adapter=self.workload.adapter,
                 documents=self.workload.documents,
+                gathers_keys=candidate.mesh.gathers_keys,
             )
             for device in kind.devices
         )

@@ -257,7 +257,7 @@ def mechanisms(candidate: Candidate) -> tuple[str, ...]:
     split = (
         ("tensor parallelism", mesh.tp > 1),
         ("pipeline parallelism", mesh.pp > 1),
-        ("ring context parallelism", mesh.ring > 1),
+        ("ring context parallelism", mesh.ring > 1 and not mesh.gathers_keys),
         ("exchange of heads", mesh.ulysses > 1),
         ("expert parallelism", mesh.ep > 1),
         ("whole experts on tensor ranks", mesh.expert_tp < mesh.tp),

@@ -63,7 +63,7 @@ ONE_IN_TWENTY = 0.05
 NOTES = (
     "gradient buckets are layers: each travels under the next layer's backward pass and slows it, the last one is exposed",
     "tensor-parallel communication is exposed but for what chunked products hide (tp_overlap); ring context parallelism "
-    "hides under attention and slows it, exchanges of heads do not",
+    "hides under attention and slows it, gathers of keys and exchanges of heads do not",
     "pipeline sends are not hidden, but for those of interleaved 1F1B, which hide under the pass of another chunk, and of "
     "eager-1F1B, which hide under the passes of other micro-batches",
     "exchanges of tokens with experts show, but for those of DualPipe's pairs of passes, each of which hides the other's",

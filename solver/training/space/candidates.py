@@ -448,7 +448,7 @@ def _expresses(launcher: Launcher, model: ModelGraph, mesh: Mesh, boundary: Spec
         and (mesh.tp == 1 or rules.tensor_parallel)
         and (mesh.cp == 1 or rules.context_parallel)
         and (mesh.ulysses == 1 or rules.head_exchange)
-        and (mesh.ring == 1 or rules.windows_in_rings or not _has_windows(model))
+        and (mesh.ring == 1 or mesh.gathers_keys or rules.windows_in_rings or not _has_windows(model))
         and (not mesh.spreads_experts or rules.expert_parallel)
         and (boundary.dim is None or rules.sequence_parallel)
         and mesh.choices.are_launched_by(launcher, mesh)

@@ -13,6 +13,7 @@ from meshwright.costmodels.model.experts import expert_dims
 from meshwright.costmodels.model.implementation import ScanOverRanks
 from meshwright.solver.problem.carried_choices import USUAL_MESH, MeshChoices
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import TRAINERS
@@ -20,7 +21,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.adapters import keeps_documents_together
 from meshwright.solver.training.space.implementation import implementation_of
-from meshwright.solver.training.space.sliced_sequences import heads_fit, sequence_fits
+from meshwright.solver.training.space.sliced_sequences import heads_fit, keys_can_be_gathered, sequence_fits
 from meshwright.solver.training.space.state_places import allowed, divisors
 
 
@@ -62,8 +63,13 @@ class Mesh:
 
     @property
     def ring(self) -> int:
-        """Ranks of a sequence that pass keys and values on."""
+        """Ranks of a sequence that pass keys and values on, or gather them."""
         return self.cp // self.ulysses
+
+    @property
+    def gathers_keys(self) -> bool:
+        """True if these gather keys and values before attention."""
+        return self.choices.cp_keys is CpKeys.GATHERED
 
     @property
     def stage_devices(self) -> int:
@@ -125,7 +131,15 @@ def meshes(request: TrainingRequest) -> Iterator[Mesh]:
                         exchanged = ulysses in search.ulysses if search.ulysses else _inside_nodes(cluster, tp * ulysses)
                         evenly = exchanged and keeps_documents_together(request, ring=mesh.ring)
                         if allowed(ep, search.ep) and evenly and heads_fit(request.model, tp=tp, cp=cp, ulysses=ulysses):
-                            yield from (replace(mesh, choices=each) for each in MeshChoices.allowed(search, dp=dp, pp=pp))
+                            yield from _with_choices(request, mesh)
+
+
+def _with_choices(request: TrainingRequest, mesh: Mesh) -> Iterator[Mesh]:
+    """The mesh with each of its choices that the search has and the model can run."""
+    for choices in MeshChoices.allowed(request.search, mesh):
+        chosen = replace(mesh, choices=choices)
+        if not chosen.gathers_keys or keys_can_be_gathered(request.model, request.workload):
+            yield chosen
 
 
 def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None, ...]:

@@ -24,7 +24,7 @@ from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.model.dims import BATCH, HEADS, KV_HEADS, SEQ, SSM_GROUPS, SSM_HEADS, TokenSlice
 from meshwright.costmodels.model.experts import ExpertRegion, expert_region
-from meshwright.costmodels.model.implementation import ScanOverRanks
+from meshwright.costmodels.model.implementation import AttentionFormat, ScanOverRanks
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind, key_tokens, query_tokens
 from meshwright.costmodels.network.scan_over_ranks import way_of_scan
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule, TokenSlices
@@ -32,7 +32,7 @@ from meshwright.solver.blocks.recompute import recomputable
 from meshwright.solver.blocks.tp_strategies import strategies
 from meshwright.solver.problem.choices import BatchShares, Gradients, Recompute, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.graph import ModelGraph
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.schedules import Pipelining
@@ -274,7 +274,8 @@ def _fastest_s(
     return min(found, default=0.0)
 
 
-# The meshes that can split a sequence over context-parallel ranks: rings, exchanges of heads, and state-space mixers.
+# The meshes that can split a sequence over context-parallel ranks: rings, gathers of keys, exchanges of heads, and state-space
+# mixers.
 
 
 def has_scans(model: ModelGraph) -> bool:
@@ -322,15 +323,27 @@ def heads_fit(model: ModelGraph, *, tp: int, cp: int, ulysses: int) -> bool:
     if ulysses <= 1:
         return ulysses == 1
     attention = [operator for operator in _operators(model) if operator.kind is OperatorKind.ATTENTION]
-    return (
-        bool(attention)
-        and cp % ulysses == 0
-        and all(
-            _splits_evenly(model, operator, tp * ulysses)
-            and query_tokens(operator) == key_tokens(operator) == SEQ
-            and len({model.dims[tensor.dims[-1]] for tensor in operator.inputs[1:]}) == 1
-            for operator in attention
-        )
+    evenly = all(_splits_evenly(model, operator, tp * ulysses) for operator in attention)
+    return cp % ulysses == 0 and evenly and _attends_within_sequences(model)
+
+
+def keys_can_be_gathered(model: ModelGraph, workload: TrainingWorkload) -> bool:
+    """Return True if ranks can gather keys and values for every attention: causal, of a sequence to itself, in 16 bits, keys as
+    wide as values (what Transformer Engine's tests of all_gather run, and its one buffer for both gradients)."""
+    stated = workload.implementation
+    in_fp8 = stated is not None and stated.attention_format is AttentionFormat.FP8
+    attention = (operator for operator in _operators(model) if operator.kind is OperatorKind.ATTENTION)
+    is_causal = all(operator.mask is AttentionMask.CAUSAL for operator in attention)
+    return is_causal and not in_fp8 and _attends_within_sequences(model)
+
+
+def _attends_within_sequences(model: ModelGraph) -> bool:
+    """Return True if there is attention, all of it of a sequence to itself, with keys as wide as values."""
+    attention = [operator for operator in _operators(model) if operator.kind is OperatorKind.ATTENTION]
+    return bool(attention) and all(
+        query_tokens(operator) == key_tokens(operator) == SEQ
+        and len({model.dims[tensor.dims[-1]] for tensor in operator.inputs[1:]}) == 1
+        for operator in attention
     )
 
 

@@ -3,8 +3,11 @@ a launcher allow of it, and what follows from it for ranks and stages."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 
+from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Recompute
@@ -32,6 +35,8 @@ def asked_of_pipelines(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     if plan.axes.ep > 1 and plan.schedule not in _IN_PAIRS:
         asked = request.search.expert_overlap or ("exposed",)
         yield "expert_overlap", plan.pipelines.expert_overlap or "exposed", asked
+    if plan.axes.cp > plan.axes.ulysses:
+        yield "cp_keys", plan.pipelines.cp_keys.value, request.search.cp_keys or ("ring",)
 
 
 def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:
@@ -39,17 +44,21 @@ def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:
     order = plan.pipelines.rank_order.value
     yield order != "pp-outermost", "rank_order", order
     yield hides_exchanges(plan), "expert_overlap", "batch"
+    yield gathers_keys(plan), "cp_keys", plan.pipelines.cp_keys.value
 
 
 def launcher_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
     """Yield what a launcher has no setting for.
 
-    Replicas whose ranks lie together: of Megatron-Core alone (use_tp_pp_dp_mapping), where experts have as many replicas as all
-    else; initialize_model_parallel asserts one dp for both of its generators of ranks.
+    Gathered keys and values: of Megatron-Core alone, where no rank exchanges heads (cp_comm_type all_gather). Replicas whose
+    ranks lie together: of Megatron-Core alone (use_tp_pp_dp_mapping), where experts have as many replicas as all else;
+    initialize_model_parallel asserts one dp for both of its generators of ranks.
     """
     axes = plan.axes
     apart = _has_orders(plan) and _are_replicas_together(plan)
     is_megatron = launcher in OVER_MEGATRON_CORE
+    refused = gathers_keys(plan) and not (is_megatron and axes.ulysses == 1)
+    yield refused, "cp_keys", f"gathered keys and values with ulysses {axes.ulysses}; it has rings"
     yield apart and not is_megatron, "rank_order", "dp outermost; it has pp outermost alone"
     of_experts = axes.dp * axes.cp * axes.tp / ((axes.etp or axes.tp) * axes.ep)
     given = f"dp outermost with dp {axes.dp}, {of_experts:g} of experts, for which it has groups without any, too"
@@ -74,12 +83,14 @@ def expert_overlap_violations(plan: PipelinePlan) -> Iterator[Violation]:
 
 
 def unlike_stage_violations(plan: PipelinePlan) -> Iterator[Violation]:
-    """Stages that differ have no replicas whose ranks could lie together."""
+    """Stages that differ have no replicas whose ranks could lie together, and rings."""
     order = plan.pipelines.rank_order.value
     if hides_exchanges(plan):
         yield Violation(Rule.STAGES, "plan.expert_overlap", "batch; stages that differ show their exchanges")
     if order != "pp-outermost":
         yield Violation(Rule.DEVICES, "plan.rank_order", f"{order}; stages that differ lie one behind the other")
+    if gathers_keys(plan):
+        yield Violation(Rule.DEVICES, "plan.cp_keys", "gathered; stages that differ have rings")
 
 
 def ranks_in_order(plan: PipelinePlan, index: int) -> list[int]:
@@ -98,6 +109,49 @@ def ranks_in_order(plan: PipelinePlan, index: int) -> list[int]:
 def order_in_words(plan: PipelinePlan) -> str:
     """Return the order in which `ranks_in_order` numbers ranks."""
     return plan.pipelines.rank_order.value
+
+
+def gathers_keys(plan: PipelinePlan) -> bool:
+    """Return True if the ranks of a sequence gather keys and values before attention."""
+    return plan.pipelines.cp_keys.value == "gathered"
+
+
+def gathered_keys_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
+    """Keys and values are gathered by several ranks with the same heads, for causal attention in 16 bits of a sequence to
+    itself, keys as wide as values."""
+    if not gathers_keys(plan):
+        return
+    where, axes, stated = "plan.cp_keys", plan.axes, request.workload.implementation
+    if axes.cp <= axes.ulysses:
+        yield Violation(Rule.AXES, where, f"gathered, with cp {axes.cp} and ulysses {axes.ulysses}")
+    if stated is not None and stated.attention_format == "fp8":
+        yield Violation(Rule.SEQUENCE, where, "gathered, of attention in fp8")
+    attended = list(_attention(request))
+    if not attended:
+        yield Violation(Rule.SEQUENCE, where, "gathered, of a model without attention")
+    for name, operator in attended:
+        widths = {request.model.dims[tensor.dims[-1]] for tensor in operator.inputs[1:]}
+        own = all(SEQ in tensor.dims for tensor in operator.inputs)
+        if operator.mask is None or operator.mask.value != "causal" or not own or len(widths) > 1:
+            given = f"gathered; {name}/{operator.name} is not causal within one sequence, with keys as wide as values"
+            yield Violation(Rule.SEQUENCE, where, given)
+
+
+def gathered_bytes(plan: PipelinePlan, request: TrainingRequest, block: str) -> list[float]:
+    """Bytes of keys and values of a micro-batch's whole sequences that each attention of a block gathers on one of the tp
+    x ulysses ranks, which share its heads at the most; none where the ranks gather nothing."""
+    sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len}
+    of_element = request.workload.precision.size_bytes / (plan.axes.tp * plan.axes.ulysses)
+    return [
+        sum(math.prod(sizes[dim] for dim in tensor.dims) for tensor in operator.inputs[1:]) * of_element
+        for name, operator in _attention(request)
+        if name == block and gathers_keys(plan)
+    ]
+
+
+def _attention(request: TrainingRequest) -> Iterator[tuple[str, Operator]]:
+    for name in dict.fromkeys(request.model.layers):
+        yield from ((name, op) for op in request.model.block(name).operators if op.kind is OperatorKind.ATTENTION)
 
 
 def _has_orders(plan: PipelinePlan) -> bool:

@@ -16,7 +16,12 @@ from meshwright.solver.problem.choices import GroupOrder
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.verify.rules import ModelSplit, layer_violations
-from meshwright.solver.verify.training.choice_rules import order_in_words, ranks_in_order, stage_choice_violations
+from meshwright.solver.verify.training.choice_rules import (
+    gathered_keys_violations,
+    order_in_words,
+    ranks_in_order,
+    stage_choice_violations,
+)
 from meshwright.solver.verify.training.mixers import expert_axis_violations, sequence_violations
 from meshwright.solver.verify.training.schedule import schedule_violations
 from meshwright.solver.verify.violation import Rule, Violation
@@ -35,6 +40,7 @@ def layout_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[
     yield from _axis_violations(plan)
     yield from expert_axis_violations(plan, request)
     yield from _exchange_violations(plan, request)
+    yield from gathered_keys_violations(plan, request)
     yield from schedule_violations(plan, request)
     yield from _device_violations(plan, request)
     yield from _batch_violations(plan, request)

@@ -26,7 +26,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import adapted_state, adapted_transient_bytes
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.rules import ModelSplit, capacity_violations, owned_parameters, peak_violations, tied_copies
-from meshwright.solver.verify.training.choice_rules import recomputed_of_part
+from meshwright.solver.verify.training.choice_rules import gathered_bytes, recomputed_of_part
 from meshwright.solver.verify.training.layout import side_bytes
 from meshwright.solver.verify.training.mixers import ranks_with_an_expert
 from meshwright.solver.verify.training.schedule import chunks, held_at_most
@@ -196,6 +196,8 @@ def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: 
     needed = max(
         tokens_at_once(plan) * min(remade for _, remade in of_layers),
         *(_transient_state(plan, request, stage, share, span) for span in stage.blocks),
+        # Gathered keys and values lie beside their gradients.
+        *(2.0 * whole for span in stage.blocks for whole in gathered_bytes(plan, request, span.block)),
         *(
             tokens_at_once(plan) * loss_bytes(request.model.block(span.block), share, request.workload.precision)
             for span in stage.blocks

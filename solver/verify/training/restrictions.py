@@ -18,6 +18,7 @@ from meshwright.solver.verify.rules import picked_dims
 from meshwright.solver.verify.training.choice_rules import (
     asked_of_pipelines,
     asked_of_stage,
+    gathers_keys,
     launcher_refusals,
     published_refusals,
     stage_refusals,
@@ -183,9 +184,9 @@ def _launcher_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterat
         (axes.cp > 1 and not limits.context_parallel, "axes.cp", f"cp {axes.cp}; it has no ring context parallelism"),
         (axes.ulysses > 1 and not limits.head_exchange, "axes.ulysses", "it exchanges no heads between ranks of a sequence"),
         (
-            axes.cp > axes.ulysses and not limits.windows_in_rings and _has_window(request),
+            axes.cp > axes.ulysses and not (gathers_keys(plan) or limits.windows_in_rings) and _has_window(request),
             "axes.cp",
-            "a ring can't run attention with a sliding window; exchange heads on all cp ranks",
+            "a ring can't run attention with a sliding window; gather keys, or exchange heads on all cp ranks",
         ),
         (
             (axes.ep > 1 or axes.etp is not None) and not limits.expert_parallel,

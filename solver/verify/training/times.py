@@ -13,6 +13,7 @@ from meshwright.solver.answer.stage import DeviceRange, LayerSpan, Stage
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import counted_flops, least_slowest
 from meshwright.solver.verify.rules import band_violations, cost_violations, devices_by_group, picked_dims
+from meshwright.solver.verify.training.choice_rules import gathered_bytes, gathers_keys
 from meshwright.solver.verify.training.schedule import (
     BACKWARD_OVER_FORWARD,
     alone_share,
@@ -52,17 +53,20 @@ def whole_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[V
 
 
 def stage_time_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
-    """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices."""
+    """A micro-batch can't pass a stage faster than its model FLOPs at the peak of the stage's devices, and the keys and values
+    that ranks gather before attention over the fastest link."""
     yield from _slice_time_violations(plan, request)
     for index, stage in enumerate(plan.stages):
         # Frozen weights have no gradients: half of the backward pass's products.
         backward = BACKWARD_OVER_FORWARD if request.workload.adapter is None else BACKWARD_OVER_FORWARD / 2
         flops = (1 + backward) * sum(_forward_flops(request, span, sequences=plan.microbatch.size) for span in stage.blocks)
         computes_s = flops / copies(plan) / (_fastest_flops(request, stage.devices) / plan.axes.dp)
+        computes_s += sum(_least_gathers_s(plan, request, span) for span in stage.blocks) / copies(plan)
         exchanges_s = _least_exchanges_s(plan, request, stage)
         least_s = max(exchanges_s, computes_s + alone_share(plan) * exchanges_s)
         if not at_most(least_s, stage.time_s):
-            given = f"{stage.time_s} s a micro-batch; its FLOPs and exchanges take {least_s} s at the devices' peak"
+            gathers = " and gathers of keys" * gathers_keys(plan)
+            given = f"{stage.time_s} s a micro-batch; its FLOPs and exchanges{gathers} take {least_s} s at the devices' peak"
             yield Violation(Rule.STAGE_TIME, f"plan.stages[{index}].time_s", given)
         yield from _sending_violations(plan, request, index, computing_s=computes_s)
 
@@ -118,8 +122,17 @@ def _least_sends_s(plan: PipelinePlan, request: TrainingRequest) -> float:
     """A rank's part of a micro-batch's stream over both borders of its stage, each at once in both directions."""
     rows = plan.microbatch.size * (request.workload.seq_len // plan.axes.cp)
     sent = rows * request.model.dims[HIDDEN] * request.workload.precision.size_bytes / plan.axes.tp
-    links = (link for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
-    return 2.0 * sent / max(link.bytes_per_s for link in links)
+    return 2.0 * sent / _fastest_link(request)
+
+
+def _least_gathers_s(plan: PipelinePlan, request: TrainingRequest, span: LayerSpan) -> float:
+    """Of keys and values forward and backward, and of their gradients: what other ranks have, or are given."""
+    others = 1.0 - plan.axes.ulysses / plan.axes.cp
+    return 3.0 * others * span.count * sum(gathered_bytes(plan, request, span.block)) / _fastest_link(request)
+
+
+def _fastest_link(request: TrainingRequest) -> float:
+    return max(link.bytes_per_s for group in request.cluster.groups for link in (group.node.intra, group.node.inter))
 
 
 def _slice_time_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:

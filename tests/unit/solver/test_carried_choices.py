@@ -46,10 +46,11 @@ def test_other_values_are_named_come_later_and_are_searched_where_they_are_asked
         assert len(choices.words) == len(choices.mechanisms) == 1
         assert choices.sort_key > USUAL_MESH.sort_key
         asked = replace(Search(), **{name: (value,)})
-        assert choices in MeshChoices.allowed(asked, dp=2, pp=2)
-        assert choices not in MeshChoices.allowed(Search(), dp=2, pp=2)
-        assert list(MeshChoices.allowed(asked, dp=1, pp=2)) == [USUAL_MESH] == [MeshChoices.of(choices, dp=2, pp=1)]
-        assert MeshChoices.of(choices, dp=2, pp=2) == choices
+        mesh, alone = Mesh(dp=2, tp=1, pp=2, cp=2), Mesh(dp=1, tp=1, pp=2, cp=2, ulysses=2)
+        assert choices in MeshChoices.allowed(asked, mesh)
+        assert choices not in MeshChoices.allowed(Search(), mesh)
+        assert list(MeshChoices.allowed(asked, alone)) == [USUAL_MESH] == [MeshChoices.of(choices, alone)]
+        assert MeshChoices.of(choices, mesh) == choices
 
 
 @pytest.mark.parametrize("launcher", Launcher)

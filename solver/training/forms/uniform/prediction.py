@@ -32,7 +32,13 @@ from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, 
 from meshwright.solver.training.space.implementation import implementation_of
 from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
-from meshwright.solver.training.space.sliced_sequences import heads_fit, passes_in_slices, sequence_fits, suits_slices
+from meshwright.solver.training.space.sliced_sequences import (
+    heads_fit,
+    keys_can_be_gathered,
+    passes_in_slices,
+    sequence_fits,
+    suits_slices,
+)
 from meshwright.solver.training.space.state_places import StatePlace, has_drives, may_move
 
 
@@ -314,7 +320,7 @@ def decision_of(
         ep=axes.ep,
         ulysses=axes.ulysses,
         etp=axes.etp,
-        choices=MeshChoices.of(pipelines, dp=axes.dp, pp=axes.pp),
+        choices=MeshChoices.of(pipelines, axes),
     )
     if mesh.stage_devices * mesh.pp > request.cluster.n_devices:
         raise PlanFileError(
@@ -339,6 +345,12 @@ def decision_of(
             "heads can't be exchanged evenly over the ulysses axis",
             given=f"ulysses {mesh.ulysses} of cp {mesh.cp} beside tp {mesh.tp}",
             allowed="a divisor of cp that, times tp, divides the heads and key/value heads of every attention",
+        )
+    if mesh.gathers_keys and not keys_can_be_gathered(request.model, workload):
+        raise PlanFileError(
+            "keys and values of this attention can't be gathered",
+            given=f"cp_keys {mesh.choices.cp_keys} for {request.model.name}",
+            allowed="causal attention within a sequence, in 16 bits, with keys as wide as values",
         )
     scans = implementation_of(request.workload, request.search).scan_over_ranks
     if not sequence_fits(request.model, workload.seq_len, tp=mesh.tp, cp=mesh.cp, scans=scans):

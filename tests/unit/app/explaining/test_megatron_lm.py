@@ -44,6 +44,7 @@ def explanation(flags: str, **options: str) -> Explanation:
     [
         {"tp": [2], "pp": [2], "zero_stages": [1], "recompute": ["none"], "rank_order": ["dp-outermost"]},
         {"tp": [2], "pp": [1], "cp": [2], "zero_stages": [1], "recompute": ["selective"]},
+        {"tp": [2], "pp": [1], "cp": [2], "ulysses": [1], "cp_keys": ["gathered"], "recompute": ["selective"]},
         {"tp": [1], "pp": [4], "zero_stages": [1], "schedules": ["interleaved-1f1b"], "virtual_stages": [2]},
         {"tp": [2], "pp": [1], "zero_stages": [3], "recompute": ["full"]},
         {"tp": [2], "pp": [2], "zero_stages": [1], "recompute": ["none", "full"], "recompute_layers": [5]},

@@ -26,6 +26,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import Hyperparameters
@@ -164,18 +165,19 @@ def test_zero_stages(zero_stage: int, expected: dict[str, tuple[str, ...]]) -> N
 
 
 @pytest.mark.parametrize(
-    ("ulysses", "expected"),
+    ("ulysses", "keys", "expected"),
     [
-        (1, {"--cp-comm-type": ("p2p",)}),
-        (4, {"--cp-comm-type": ("a2a",)}),
-        (2, {"--cp-comm-type": ("a2a+p2p",), "--hierarchical-context-parallel-sizes": ("2", "2")}),
+        (1, CpKeys.RING, {"--cp-comm-type": ("p2p",)}),
+        (1, CpKeys.GATHERED, {"--cp-comm-type": ("all_gather",)}),
+        (4, CpKeys.RING, {"--cp-comm-type": ("a2a",)}),
+        (2, CpKeys.RING, {"--cp-comm-type": ("a2a+p2p",), "--hierarchical-context-parallel-sizes": ("2", "2")}),
     ],
 )
-def test_context_parallelism_names_its_exchange(ulysses: int, expected: dict[str, tuple[str, ...]]) -> None:
+def test_context_parallelism_names_its_exchange(ulysses: int, keys: CpKeys, expected: dict[str, tuple[str, ...]]) -> None:
     plan, request = training(dp=2, cp=4)
     axes = Axes(dp=2, cp=4, ulysses=ulysses)
     stages = tuple(replace(stage, axes=axes) for stage in flat(plan).stages)
-    given = flags(export(with_fields(plan, axes=axes, stages=stages), request, "megatron-lm"))
+    given = flags(export(with_fields(plan, axes=axes, stages=stages, cp_keys=keys), request, "megatron-lm"))
     assert given["--context-parallel-size"] == ("4",)
     assert expected.items() <= given.items()
     assert ("--hierarchical-context-parallel-sizes" in given) == (ulysses == 2)

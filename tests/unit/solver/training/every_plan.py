@@ -10,10 +10,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
@@ -98,15 +100,18 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                     for choice in [tuple(modes)] if by_stage else [(mode,) for mode in named]:
                         places = list(every_place(request, zero if dp * cp > 1 else None, m))
                         experts = every_expert_mesh(request, dp * cp, tp)
-                        inner = itertools.product(experts, every_ulysses(request, tp, cp), list(RankOrder), places)
-                        for (ep, etp), ulysses, order, place in inner:
+                        ulysses_of = every_ulysses(request, tp, cp)
+                        inner = itertools.product(experts, ulysses_of, list(RankOrder), list(CpKeys), places)
+                        for (ep, etp), ulysses, order, keys, place in inner:
                             if not has_order(request, order, pp=pp, dp=dp, same_dp=(etp or tp) * ep == tp * cp):
+                                continue
+                            if not has_keys(request, keys, cp=cp, ulysses=ulysses):
                                 continue
                             alike = ep == 1 and etp is None
                             for shards in every_shard_ranks(request, dp * cp, cp, zero if alike else None):
                                 if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
                                     continue
-                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, MeshChoices(order))
+                                mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, MeshChoices(order, keys))
                                 outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
                                 for way in every_tp_overlap(request, outer):
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
@@ -126,6 +131,19 @@ def has_order(request: TrainingRequest, order: RankOrder, *, pp: int, dp: int, s
         return order is RankOrder.PP_OUTERMOST
     by_launcher = search.space is Space.FREE or (search.launcher == "megatron-lm" and same_dp)
     return order in (search.rank_order or (RankOrder.PP_OUTERMOST,)) and (order is RankOrder.PP_OUTERMOST or by_launcher)
+
+
+def has_keys(request: TrainingRequest, keys: CpKeys, *, cp: int, ulysses: int) -> bool:
+    """Return True if ranks of a sequence may see each other's keys so: gathered only where it is asked for."""
+    search = request.search
+    if cp == ulysses:
+        return keys is CpKeys.RING
+    if keys is CpKeys.RING:
+        return not search.cp_keys or keys in search.cp_keys
+    by_launcher = search.space is Space.FREE or (search.launcher == "megatron-lm" and ulysses == 1)
+    attention = [op for block in request.model.blocks for op in block.operators if op.kind is OperatorKind.ATTENTION]
+    causal = bool(attention) and all(op.mask is AttentionMask.CAUSAL for op in attention)
+    return keys in search.cp_keys and by_launcher and causal
 
 
 def every_number_of_layers(request: TrainingRequest, whole: Candidate) -> Iterator[Candidate]:

@@ -11,6 +11,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -42,6 +43,7 @@ CHANGES = {
         {"pp": 2},
         {"cp": 2},
         {"cp": 2, "ulysses": 2},
+        {"cp": 2, "choices": MeshChoices(cp_keys=CpKeys.GATHERED)},
         {"ep": 2},
         {"choices": MeshChoices(RankOrder.DP_OUTERMOST)},
     ),
