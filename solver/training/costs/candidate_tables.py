@@ -135,14 +135,6 @@ class CandidateSettings(BlockCosts):
             *(kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, slices),
             *(mesh.gathers_keys, candidate.paired),
         )
-            kind,
-            candidate.microbatch,
-            candidate.boundary,
-            candidate.tp_overlap,
-            slices,
-            mesh.gathers_keys,
-            candidate.paired,
-        )
         if key not in self._settings:
             made = self._settings_of(candidate, kind)
             self._settings[key] = tuple(self._interned.setdefault(setting, setting) for setting in made)
