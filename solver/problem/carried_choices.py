@@ -129,10 +129,10 @@ class StageChoices:
         return f"recompute {'/'.join(modes)}" if self.recompute_layers is None else in_words(self.recompute_layers, pp=pp)
 
     @staticmethod
-    def are_open(search: Search, *, pp: int) -> bool:
-        """Return True if a search has stages that recompute some of their layers: in a pipeline it names their numbers."""
+    def are_open(search: Search) -> bool:
+        """Return True if a search has stages that recompute some of their layers."""
         has_flag = search.space is Space.FREE or search.launcher in LAUNCHERS
-        return has_flag and search.system is None and (pp == 1 or bool(search.recompute_layers))
+        return has_flag and search.system is None
 
     @classmethod
     def of_words(cls, words: str) -> StageChoices | None:

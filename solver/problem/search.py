@@ -161,7 +161,7 @@ class Search:
     worker_kinds                 layouts that workers of a serving plan which do both phases may have at once
     recompute, zero_stages       allowed memory choices
     recompute_layers             allowed numbers of first layers that are recomputed whole, where they are neither none nor all;
-                                 none named: any on one stage, and none in a pipeline
+                                 none named: any
     shard_ranks                  allowed numbers of ranks among which ZeRO shards; dp x cp for all of them
     optimizers                   optimizers that the plan may choose from; none named: the workload's alone
     gradients                    whether gradients may be released layer by layer; none named: they are kept

@@ -650,7 +650,7 @@ class TrainingCosts(RowCosting):
 
     @cached_property
     def _recomputes_some(self) -> bool:
-        return some_layers_of(self.request, pp=2) is RecomputedLayers.ANY
+        return some_layers_of(self.request) is RecomputedLayers.ANY
 
     @cached_property
     def recomputed_layers(self) -> npt.NDArray[np.bool_]:

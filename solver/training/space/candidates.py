@@ -387,7 +387,7 @@ def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
                 choices = known[mesh.pp, count]
                 if not choices or not whole_sequences(search, pp=mesh.pp):
                     continue
-                layers = some_layers_of(request, pp=mesh.pp)
+                layers = some_layers_of(request)
                 for way in tp_overlaps(request, tp=mesh.tp, cp=mesh.cp, boundary=boundary):
                     highest = max_zero_stage(request, way)
                     running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
@@ -470,12 +470,12 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
 
 
-def some_layers_of(request: TrainingRequest, *, pp: int) -> RecomputedLayers:
+def some_layers_of(request: TrainingRequest) -> RecomputedLayers:
     """The layers that a part of the model may recompute: some only where all and none are allowed, and the launcher has a flag
-    for it; in a pipeline where the request names their numbers."""
+    for it."""
     search = request.search
     possible = request.model.is_chain and {*SOME_LAYERS} <= {*recompute_modes(search)}
-    return RecomputedLayers.ANY if possible and StageChoices.are_open(search, pp=pp) else RecomputedLayers.ALL_OR_NONE
+    return RecomputedLayers.ANY if possible and StageChoices.are_open(search) else RecomputedLayers.ALL_OR_NONE
 
 
 def recompute_modes(search: Search) -> tuple[Recompute, ...]:

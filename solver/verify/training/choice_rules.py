@@ -50,21 +50,21 @@ def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:
 def launcher_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
     """Yield what a launcher has no setting for.
 
-    Gathered keys and values: of Megatron-Core alone, where no rank exchanges heads (cp_comm_type all_gather). Replicas whose
+    Exchanges of experts under other passes: of Megatron-LM alone. Gathered keys and values: of Megatron-Core alone, where no rank exchanges heads (cp_comm_type all_gather). Replicas whose
     ranks lie together: of Megatron-Core alone (use_tp_pp_dp_mapping), where experts have as many replicas as all else;
     initialize_model_parallel asserts one dp for both of its generators of ranks.
     """
     axes = plan.axes
     apart = _has_orders(plan) and _are_replicas_together(plan)
     is_megatron = launcher in OVER_MEGATRON_CORE
-    refused = gathers_keys(plan) and not (is_megatron and axes.ulysses == 1)
-    yield refused, "cp_keys", f"gathered keys and values with ulysses {axes.ulysses}; it has rings"
+    no_gathers = gathers_keys(plan) and not (is_megatron and axes.ulysses == 1)
+    yield no_gathers, "cp_keys", f"gathered keys and values with ulysses {axes.ulysses}; it has rings"
     yield apart and not is_megatron, "rank_order", "dp outermost; it has pp outermost alone"
     of_experts = axes.dp * axes.cp * axes.tp / ((axes.etp or axes.tp) * axes.ep)
     given = f"dp outermost with dp {axes.dp}, {of_experts:g} of experts, for which it has groups without any, too"
     yield apart and is_megatron and of_experts != axes.dp, "rank_order", given
-    refused = "exchanges of experts under another micro-batch; it shows them"
-    yield hides_exchanges(plan) and launcher is not Launcher.MEGATRON_LM, "expert_overlap", refused
+    given = "exchanges of experts under another micro-batch; it shows them"
+    yield hides_exchanges(plan) and launcher is not Launcher.MEGATRON_LM, "expert_overlap", given
 
 
 def hides_exchanges(plan: PipelinePlan) -> bool:

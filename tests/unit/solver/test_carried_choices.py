@@ -75,9 +75,7 @@ def test_a_number_that_borders_decide_restricts_nothing() -> None:
     assert some.restricted(asked) is asked
 
 
-def test_pipelines_recompute_some_layers_where_their_numbers_are_named() -> None:
-    assert StageChoices.are_open(Search(), pp=1)
-    assert not StageChoices.are_open(Search(), pp=2)
-    assert StageChoices.are_open(Search(recompute_layers=(2,)), pp=2)
-    assert not StageChoices.are_open(Search(launcher=Launcher.TORCHTITAN), pp=1)
-    assert StageChoices.are_open(Search(launcher=Launcher.TORCHTITAN, space=Space.FREE), pp=1)
+def test_stages_recompute_some_layers_where_the_launcher_has_a_flag() -> None:
+    assert StageChoices.are_open(Search())
+    assert not StageChoices.are_open(Search(launcher=Launcher.TORCHTITAN))
+    assert StageChoices.are_open(Search(launcher=Launcher.TORCHTITAN, space=Space.FREE))

@@ -153,8 +153,6 @@ def every_number_of_layers(request: TrainingRequest, whole: Candidate) -> Iterat
         return
     if choice.schedule.value not in ("1f1b", "gpipe", "eager-1f1b", "interleaved-1f1b"):
         return
-    if whole.mesh.pp > 1 and not request.search.recompute_layers:
-        return
     for number in range(1, len(model.layers)):
         if request.search.recompute_layers and number not in request.search.recompute_layers:
             continue
