@@ -32,7 +32,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision
+from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, evaluate_decision, least_step_flops
 from meshwright.solver.training.report.plan_report import feasible_plan
 from meshwright.solver.training.search.best_first import search
 from meshwright.solver.training.space.candidates import Candidate
@@ -73,18 +73,19 @@ def published() -> Iterator[Published]:
 def _llama() -> Iterator[Published]:
     """Llama 3 report, section 3.3.2 and Table 4 (16M tokens a step): FSDP shards optimizer states and gradients, weights are
     not gathered again; embedding and head are chunks of their own, so 8 chunks a rank. Of our launchers torchtitan has
-    ZeRO-2 beside a pipeline, so the plan is in its space."""
+    ZeRO-2 beside a pipeline, so the plan is in its space. Seconds follow from its FLOP/s a device and the model's FLOPs."""
     llama, interleaved = model("llama-3.1-405b"), Pipelining(Schedule.INTERLEAVED, 8)
-    for nodes, seq_len, mesh in (
-        (1024, 8192, Mesh(dp=64, tp=8, pp=16, cp=1)),
-        (2048, 8192, Mesh(dp=128, tp=8, pp=16, cp=1)),
-        (2048, 131072, Mesh(dp=8, tp=8, pp=16, cp=16)),
+    for nodes, seq_len, mesh, flops_per_s in (
+        (1024, 8192, Mesh(dp=64, tp=8, pp=16, cp=1), 430e12),
+        (2048, 8192, Mesh(dp=128, tp=8, pp=16, cp=1), 400e12),
+        (2048, 131072, Mesh(dp=8, tp=8, pp=16, cp=16), 380e12),
     ):
         asked = request(llama, [("dgx-h100", nodes)], 2**24 // seq_len, seq_len)
         asked = replace(asked, search=Search(launcher=Launcher.TORCHTITAN))
         candidate = _candidate(asked, mesh, Recompute.NONE, interleaved, zero_stage=2)
         name = f"Llama-3 405B, {8 * nodes} H100, {seq_len} tokens"
-        yield Published(name, asked, candidate, implementation=META_KERNELS)
+        measured_s = least_step_flops(asked) / (8 * nodes * flops_per_s)
+        yield Published(name, asked, candidate, measured_s, META_KERNELS)
 
 
 def _deepseek() -> Published:
