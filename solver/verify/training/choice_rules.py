@@ -50,9 +50,10 @@ def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:
 def launcher_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
     """Yield what a launcher has no setting for.
 
-    Exchanges of experts under other passes: of Megatron-LM alone. Gathered keys and values: of Megatron-Core alone, where no rank exchanges heads (cp_comm_type all_gather). Replicas whose
-    ranks lie together: of Megatron-Core alone (use_tp_pp_dp_mapping), where experts have as many replicas as all else;
-    initialize_model_parallel asserts one dp for both of its generators of ranks.
+    Exchanges of experts under other passes: of Megatron-LM alone. Gathered keys and values: of Megatron-Core alone, where no
+    rank exchanges heads (cp_comm_type all_gather). Replicas whose ranks lie together: of Megatron-Core alone
+    (use_tp_pp_dp_mapping), where experts have as many replicas as all else; initialize_model_parallel asserts one dp for both
+    of its generators of ranks.
     """
     axes = plan.axes
     apart = _has_orders(plan) and _are_replicas_together(plan)
