@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from fit_tables import ROOT, fit_arguments, registered_tables
 
+from benchmarks.fit_tables import ROOT, fit_arguments, registered_tables
 from meshwright.costmodels.calibration.collectives import Collective, GroupCurve
 from meshwright.costmodels.fitting.collectives import Series, fit_group, held_out_errors, written
 from meshwright.costmodels.hardware import node_type

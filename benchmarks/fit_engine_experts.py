@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from fit_kernels import DEVICES
-from fit_serving_kernels import OUTPUT, fitted_experts
 
+from benchmarks.fit_kernels import DEVICES
+from benchmarks.fit_serving_kernels import OUTPUT, fitted_experts
 from meshwright.costmodels.curves.gemm import Silicon
 from meshwright.costmodels.hardware import device
 from meshwright.costmodels.model.formats import WeightFormat

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 
+from benchmarks.fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError, VectorKernel
 from meshwright.costmodels.curves.attention import decodes_s, prefills_s

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from fit_kernels import DEVICES
-from fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 
+from benchmarks.fit_kernels import DEVICES
 from benchmarks.fit_serving_experts import fit_experts
+from benchmarks.fit_tables import ROOT, fit_arguments, is_table_of, random_split, registered_tables, scored
 from meshwright.costmodels.calibration.kernel_file import read_fitted, write_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
 from meshwright.costmodels.curves.attention import decodes_s, prefills_s

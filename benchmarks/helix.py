@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from helix_formulas import (
+from numpy.typing import NDArray
+
+from benchmarks.helix_formulas import (
     DecodeHardware,
     DecodeShape,
     Layouts,
@@ -25,8 +27,6 @@ from helix_formulas import (
     token_s,
     weight_read_s,
 )
-from numpy.typing import NDArray
-
 from meshwright.app.models.catalog import model
 from meshwright.costmodels.hardware import device, node_type
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from helix import (
+
+from benchmarks.helix import (
     BASELINES,
     HARDWARE,
     MODELS,
@@ -164,6 +165,26 @@ not searched for. Two things changed after the first comparison: the share of FP
 looking, now as measured; and partial outputs of DeepSeek-R1, first sent as 512-wide latents, are expanded to 128 numbers
 a head before they are exchanged, as section 2.1.1's message of H / (KVP x TPA) says. The first run gave 1.17x, 6.8x, 14%
 and 1.41x, 8.5x, 36%.
+
+## Why a plan promises less than this page
+
+This page has the paper's kernels: what they read, and 1.7 us for each. A plan has the kernels that were measured. For one
+user with a cache of 10^6 tokens, Llama-405B on 64 GB200 (tp 8 x kvp 8, weights in FP4, the cache in FP8), `plan` says
+23.0 ms a token: 43 tokens/s a user, where the frontier here ends at 185. A layer takes 43 us here and 183 us in a plan:
+
+| part | plan, us |
+| --- | --- |
+| products of queries, keys and values, and of gate and up | 62 |
+| attention over the cache, and exchange of partial outputs | 53 |
+| sums over 64 ranks, two | 49 |
+| all else | 19 |
+
+- TensorRT-LLM's nvfp4 product of one row and 16,384 columns takes 34 us on GB200, however few its outputs are.
+- Decoding attention of one sequence of 131,072 tokens with one key/value head takes 31 us on B200: 1.1 TB/s of 8.
+- No all-reduce of more than 8 ranks was measured there.
+
+Kernels that share long rows among a device's units would give most of it back. A plan does not promise them until they
+are measured.
 
 ## What is reproduced and what is not
 

@@ -23,7 +23,8 @@ from typing import Any
 import httpx
 import yaml
 from playwright.sync_api import Browser, sync_playwright
-from service_process import running_process
+
+from benchmarks.service_process import running_process
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LARGEST = EXAMPLES / "llama-3.1-405b-16384xh100.yaml"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from service_process import ServiceProcess, running_process
 
+from benchmarks.service_process import ServiceProcess, running_process
 from meshwright.app.base.settings import Settings
 
 CLUSTERS = ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200")

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sharding_variants import FORBIDDEN, VARIANTS, Document
+from benchmarks.sharding_variants import FORBIDDEN, VARIANTS, Document
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "sharding"
 CORES = 2

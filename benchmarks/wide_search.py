@@ -15,8 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from full_search import request
-
+from benchmarks.full_search import request
 from meshwright.app.models.catalog import model
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan

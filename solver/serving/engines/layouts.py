@@ -145,7 +145,7 @@ def layouts(request: ServingRequest, tokens: Tokens = Tokens.WHOLE) -> Iterator[
     """Every layout of the space that divides the model, in canonical order.
 
     Ranks of a replica are consecutive; tp x kvp divides the devices of a node, so such a group never leaves it unless the
-    search names a tp of several nodes, and a stage fills a part of a node or whole nodes.
+    search names a tp of several nodes, and a stage fills a part of a node or whole nodes. On one node powers of two fit, too.
     """
     search, model = request.search, request.model
     speculation = request.workload.speculation
@@ -171,12 +171,13 @@ def _grids(request: ServingRequest, group: NodeGroup, tokens: Tokens) -> Iterato
     shape = served_shape(request.model, workload.weight_format)
     # Over nodes tensor parallelism is slow: only where the search names such a degree.
     wider = [tp for tp in search.tp if tp > per_node and tp % per_node == 0 and tp <= group.n_devices]
-    for tp, kvp in (*itertools.product(_divisors(per_node), repeat=2), *((tp, 1) for tp in wider)):
-        if tp <= per_node and per_node % (tp * kvp):
+    for tp, kvp in (*itertools.product(_shares(group), repeat=2), *((tp, 1) for tp in wider)):
+        if tp <= per_node and tp * kvp not in _shares(group):
             continue
         in_a_node = max(1, per_node // (tp * kvp))
         over_nodes = [in_a_node * nodes for nodes in range(2, group.nodes + 1)]
-        groups = [(attention_dp, 1) for attention_dp in (*_divisors(in_a_node), *over_nodes)]
+        inside = [n for n in range(1, in_a_node + 1) if in_a_node % n == 0 or n * tp * kvp in _shares(group)]
+        groups = [(attention_dp, 1) for attention_dp in (*inside, *over_nodes)]
         if tokens is Tokens.SHARED:
             groups = [(a, cp) for a in _divisors(in_a_node) for cp in _divisors(in_a_node // a) if cp > 1]
         for attention_dp, cp in groups:
@@ -186,6 +187,14 @@ def _grids(request: ServingRequest, group: NodeGroup, tokens: Tokens) -> Iterato
                     continue
                 if holds_copies(grid, experts=shape.experts, copies=workload.experts.redundant_experts):
                     yield grid
+
+
+def _shares(group: NodeGroup) -> list[int]:
+    """Numbers of a node's devices that ranks of a group may fill: divisors, and where no replica can lie on two nodes powers of
+    two, which heads and experts come in: 64 of 72."""
+    per_node = group.node.devices_per_node
+    powers = [2**power for power in range(per_node.bit_length())] if group.nodes == 1 else []
+    return sorted({*_divisors(per_node), *powers})
 
 
 def _divisors(number: int) -> list[int]:

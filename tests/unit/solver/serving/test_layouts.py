@@ -42,6 +42,19 @@ def test_experts_may_fill_several_nodes() -> None:
     assert all(layout.pp == 1 or layout.grid.attention_dp == 1 for layout in found("deepseek-v3", nodes=2))
 
 
+def test_ranks_fill_powers_of_two_of_a_single_node() -> None:
+    """72 devices: 64 hold what 128 heads or 256 experts divide among; on two nodes replicas of 64 would lie on both."""
+
+    def on(nodes: int, name: str) -> set[RankGrid]:
+        racks = cluster(node="gb200-nvl72", nodes=nodes, per_node=72)
+        asked = serving_request(model_name=name, on=racks, precision=DType.FP8, search=Search())
+        return {layout.grid for layout in layouts(asked)}
+
+    assert RankGrid(tp=8, kvp=8) in on(1, "llama-3.1-405b")
+    assert {RankGrid(attention_dp=64, ep=64), RankGrid(tp=4, attention_dp=16, ep=64)} <= on(1, "deepseek-v3")
+    assert RankGrid(attention_dp=64, ep=64) not in on(2, "deepseek-v3")
+
+
 def test_engines_have_their_own_rules() -> None:
     dense = served_shape(model("llama-3.1-70b"), WeightFormat.BF16)
     experts = served_shape(model("deepseek-v3"), WeightFormat.FP8_BLOCK)
