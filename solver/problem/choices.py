@@ -148,3 +148,6 @@ class System(StrEnum):
     MIST = "mist"
     ACESO = "aceso"
     NNSCALER = "nnscaler"
+    FLEXFLOW = "flexflow"
+    TOFU = "tofu"
+    SUPERSCALER = "superscaler"

@@ -55,12 +55,14 @@ class Preset:
     recompute           activation recomputation
     uneven_stages       whether stages may differ in their number of layers by more than the ends of the model ask for
     sequence_parallel   whether norms are sharded over the sequence beside tp
+    pp                  numbers of stages; none named: any
     """
 
     zero_stages: tuple[int, ...] = (0,)
     recompute: tuple[Recompute, ...] = (Recompute.NONE,)
     uneven_stages: bool = True
     sequence_parallel: bool = False
+    pp: tuple[int, ...] = ()
 
     def restrict(self, search: Search, own: Optimizer) -> Search:
         """Return the part of a search's space that the planner has, of a workload with its ``own`` optimizer.
@@ -71,7 +73,7 @@ class Preset:
         left: dict[str, Any] = {
             name: _both(name, getattr(search, name), values) for name, values in had.items() if values is not None
         }
-        return replace(search, **left)
+        return replace(search, **left, pp=_both("pp", search.pp, self.pp) if self.pp else search.pp)
 
     def _has(self, entry: LedgerEntry, own: Optimizer) -> tuple[Any, ...] | None:
         """The values of a choice that the planner searches; None where it takes what is asked for."""
@@ -109,6 +111,12 @@ PRESETS = {
     System.ACESO: Preset(recompute=tuple(Recompute)),
     # OSDI'24: plans under constraints of the user; uneven stages, recomputation, optimizer state sharding.
     System.NNSCALER: Preset(zero_stages=(0, 1), recompute=_WHOLE_LAYERS),
+    # MLSys'19: operators split over samples, attributes and parameters on all devices; no pipeline, no recomputation.
+    System.FLEXFLOW: Preset(pp=(1,)),
+    # EuroSys'19: the same by recursive halves, tensors of the optimizer split as their weights are.
+    System.TOFU: Preset(pp=(1,)),
+    # arXiv 2301.08984: transformations, schedules and recomputation of whole layers over uneven stages; no state sharding.
+    System.SUPERSCALER: Preset(recompute=_WHOLE_LAYERS),
 }
 
 

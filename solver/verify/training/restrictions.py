@@ -38,8 +38,13 @@ _SYSTEMS: dict[System, tuple[tuple[int, ...], tuple[Recompute, ...], bool]] = {
     System.MIST: ((0, 1, 2, 3), _NONE_OR_FULL, True),
     System.ACESO: ((0,), tuple(Recompute), False),
     System.NNSCALER: ((0, 1), _NONE_OR_FULL, False),
+    System.FLEXFLOW: ((0,), (Recompute.NONE,), False),
+    System.TOFU: ((0,), (Recompute.NONE,), False),
+    System.SUPERSCALER: ((0,), _NONE_OR_FULL, False),
 }
 """ZeRO stages, recompute modes and sequence parallelism that published planners search."""
+
+_WITHOUT_PIPELINES = (System.FLEXFLOW, System.TOFU)
 
 
 def restriction_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -124,6 +129,7 @@ def _system_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     broken = [
         (axes.cp > 1 or axes.ep > 1 or axes.etp is not None, "axes", f"cp {axes.cp}, ep {axes.ep}"),
         (plan.schedule != "1f1b", "schedule", plan.schedule),
+        (axes.pp > 1 and system in _WITHOUT_PIPELINES, "axes", f"pp {axes.pp}"),
         *published_refusals(plan),
         (plan.optimizer not in (None, request.workload.optimizer), "optimizer", "optimizers"),
         (plan.sequence_parallel and not sequence_parallel, "sequence_parallel", "norms sharded over the sequence"),

@@ -66,6 +66,16 @@ def test_a_restriction_that_leaves_nothing_is_said_so() -> None:
         plan_of(replace(request, search=Search(system=System.AMP, zero_stages=(3,))))
 
 
+def test_planners_without_pipelines_have_one_stage() -> None:
+    requests = (in_space_of(random_request(seed), None) for seed in range(100))
+    request, plan = next((r, plan) for r in requests if (plan := plan_of(r)).feasible and flat(plan).axes.pp > 1)
+    assert Rule.SEARCH in {violation.rule for violation in check(plan, in_space_of(request, System.TOFU))}
+    theirs = plan_of(in_space_of(request, System.TOFU))
+    assert not theirs.feasible or flat(theirs).axes.pp == 1
+    with pytest.raises(WorkloadError, match="pp"):
+        plan_of(replace(request, search=Search(system=System.FLEXFLOW, pp=(2,))))
+
+
 def test_equal_stages_differ_at_the_ends_only() -> None:
     cuts = even_cuts(34, 4)
     sizes = cuts[:, 1:] - cuts[:, :-1]
