@@ -14,7 +14,7 @@ from meshwright.app.cli.hardware import calibrate, hardware
 from meshwright.app.cli.judging import check, explain, observe, replan, validate
 from meshwright.app.cli.options import group_of
 from meshwright.app.cli.plans import diff, export, init, plan, predict, shard, simulate
-from meshwright.app.cli.service import keys, migrate, schema, serve, webhooks, worker
+from meshwright.app.cli.service import doctor, keys, migrate, schema, serve, webhooks, worker
 
 cli = group_of(
     "meshwright",
@@ -98,6 +98,7 @@ for command in (
     serve,
     worker,
     replan,
+    doctor,
 ):
     cli.command()(command)
 cli.add_typer(calibrate, name="calibrate")

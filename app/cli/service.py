@@ -56,6 +56,14 @@ def worker(
     return run_worker(name, Life.PARENTS if with_parent else Life.OWN, environment_settings())
 
 
+@exits
+def doctor(as_json: AsJson = False) -> int:
+    """Look at the store, the caches, the GPUs and launchers of this machine."""
+    from meshwright.app.cli.commands.doctoring import run_doctor
+
+    return run_doctor(environment_settings(), as_json=as_json)
+
+
 # The command line of ``keys``; ``app.cli.main`` holds it.
 
 keys = group_of("keys", purpose="Make and end the API keys of the service.")

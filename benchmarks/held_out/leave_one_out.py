@@ -16,7 +16,7 @@ from benchmarks.held_out.step_errors import HeldOutStep, fit_step_errors, step_e
 from meshwright.app.evidence.training.fitting import fit_constants, fitted_runs, refit
 from meshwright.app.evidence.training.prediction import Constants
 from meshwright.app.evidence.training.report import Report, report_of
-from meshwright.app.evidence.training.rows import ValidationRun
+from meshwright.app.evidence.training.rows import Quality, ValidationRun
 from meshwright.app.evidence.training.scores import ScoredRun, score_run
 from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.solver.training.report.bands import ASSUMED_FRAMEWORK, KNOWN_FRAMEWORK, StepErrorModel
@@ -93,8 +93,9 @@ def processes_of_one_thread(workers: int) -> ProcessPoolExecutor:
 
 
 def constants_without(timed: Sequence[ValidationRun]) -> tuple[Constants, dict[str, Constants]]:
-    """Return the constants of all timed runs, and for each source those that have not seen it."""
-    runs = fitted_runs(timed, of_source=RUNS_OF_SOURCE)
+    """Return the constants of all timed runs, and for each source those that have not seen it. Runs whose plan or precision is
+    coarsely known (quality C) are scored, and nothing is fitted to them."""
+    runs = fitted_runs([run for run in timed if run.run.quality is not Quality.C], of_source=RUNS_OF_SOURCE)
     constants, parts = fit_constants(runs)
     sources = np.array([row.run.source for row in runs])
     return constants, {source: refit(parts, runs, sources != source) for source in dict.fromkeys(sources.tolist())}
