@@ -39,6 +39,7 @@ from meshwright.costmodels.cluster.cluster import (
 )
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
+from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
@@ -153,6 +154,9 @@ def resolve_request(
             with faults_at("implementation"):
                 workload = with_memory_of_runs(workload, source.search, calibrations)
                 model, workload = as_implemented(model, workload, source.search)
+    if isinstance(workload, TrainingWorkload):
+        with faults_at("search"):
+            require_satisfiable(source.search.constraints, model)
     with faults_at("slo"):
         request = plan_request(
             model,
@@ -204,9 +208,10 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["search"].get("memory_share", True) is None:
         # Requests from before shares of memory keep theirs.
         del whole["search"]["memory_share"]
-    if not whole["search"].get("cp_keys", True):
-        # Requests from before gathered keys keep theirs.
-        del whole["search"]["cp_keys"]
+    for name in ("cp_keys", "constraints"):
+        if not whole["search"].get(name, True):
+            # Requests from before gathered keys and constraints keep theirs.
+            del whole["search"][name]
     for group in whole["cluster"]["groups"]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.

@@ -32,6 +32,7 @@ from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDi
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import Spec
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.declared.constraints import Constraint
 from meshwright.solver.problem.graph import Block
 
 
@@ -49,7 +50,8 @@ class BlockSetting:
     micro-batches ``paired`` run beside a pass of another, which hides their exchanges of tokens. A sequence that is
     cut into ``slices`` of tokens passes slice by slice; of one of these (`parts`) seq_len are its own tokens, and ``place`` is
     where they lie. Weights beside an ``adapter`` are frozen; ``documents`` are what sequences are packed of. The ranks of
-    the ring gather keys and values before attention if ``gathers_keys``, else they pass them on.
+    the ring gather keys and values before attention if ``gathers_keys``, else they pass them on. Operators have the shardings
+    that ``constraints`` ask for.
     """
 
     device: Device
@@ -79,6 +81,7 @@ class BlockSetting:
     adapter: Adapter | None = None
     documents: PackedDocuments | None = None
     gathers_keys: bool = False
+    constraints: tuple[Constraint, ...] = ()
 
     def __hash__(self) -> int:
         # Settings are parts of many cache keys, and have many parts themselves.

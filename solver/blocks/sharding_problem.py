@@ -50,6 +50,7 @@ from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, Strategy, conversion, strategies
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.declared.constraints import asked_shardings
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.sharding_problem.criteria_graph import CriteriaGraph
 from meshwright.solver.sharding_problem.frontier import OperatorSearch
@@ -294,12 +295,14 @@ def least_compute_s(
 
 
 def _choices(block: Block, sizes: dict[str, int], setting: BlockSetting) -> tuple[tuple[Strategy, ...], ...]:
-    """The strategies of each operator of a block."""
+    """The strategies of each operator of a block: of those in the space what constraints ask for."""
     whole = expert_region(block.operators).operators if setting.whole_experts else frozenset()
-    return tuple(
-        _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
-        for operator in block.operators
-    )
+    found: list[tuple[Strategy, ...]] = []
+    for operator in block.operators:
+        options = _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
+        asked = asked_shardings(setting.constraints, block.name, operator.name)
+        found.append(tuple(strategy for strategy in options if not asked or strategy.name in asked))
+    return tuple(found)
 
 
 def _over_tokens(sizes: dict[str, int], tp: int) -> tuple[Strategy, ...]:

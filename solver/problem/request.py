@@ -26,6 +26,7 @@ from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.serving.speculation import Speculation
 from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, PositiveFloat, PositiveInt
 from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.search import Search
@@ -232,6 +233,7 @@ class TrainingRequest:
                 allowed=f"at most {positions}",
             )
         _require_adapted(self.model, self.workload)
+        require_satisfiable(self.search.constraints, self.model)
         _require_targets_of(self.slo, self.workload)
 
     @property

@@ -46,6 +46,7 @@ from meshwright.solver.problem.choices import (
     System,
     TpOverlap,
 )
+from meshwright.solver.problem.declared.constraints import CONSTRAINTS, Constraint
 from meshwright.solver.problem.declared.cp_keys import CP_KEYS, CpKeys
 from meshwright.solver.problem.declared.expert_overlap import EXPERT_OVERLAP, ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
@@ -178,6 +179,7 @@ class Search:
     token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
     rank_order                   whether ranks of a stage or of a replica lie together; none named: of a stage
     cp_keys                      whether cp ranks pass keys and values around a ring or gather them; none named: a ring
+    constraints                  operators that stay whole over tp, or are split along a dim that is named
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups
@@ -368,6 +370,7 @@ class Search:
     ] = ()
     rank_order: Annotated[tuple[RankOrder, ...], RANK_ORDER] = ()
     cp_keys: Annotated[tuple[CpKeys, ...], CP_KEYS] = ()
+    constraints: Annotated[tuple[Constraint, ...], CONSTRAINTS] = ()
     system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None
     frontier: Annotated[FrontierScope, setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED
     group_order: Annotated[

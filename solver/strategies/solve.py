@@ -71,11 +71,13 @@ def shard_model(
 ) -> ModelSharding:
     """The fastest sharding of a request's model over a mesh, nothing recomputed, each device within its memory.
 
-    Raises ModelError for a model that is no chain of blocks, WorkloadError for packed documents.
+    Raises ModelError for a model that is no chain of blocks, WorkloadError for packed documents and constraints.
     """
     workload = request.workload
     if workload.documents is not None:
         raise WorkloadError("shardings are not priced under masks of documents", given="workload.lengths", allowed="without it")
+    if request.search.constraints:
+        raise WorkloadError("constraints are of plans, not of shardings", given="search.constraints", allowed="without them")
     law, risk = implementation_of(workload, request.search).memory, request.search.risk
     usable_bytes = mesh.device.memory_bytes * (1.0 - request.cluster.memory_reserve)
     best: tuple[GraphSharding, GraphCosts] | None = None

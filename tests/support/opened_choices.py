@@ -8,6 +8,7 @@ from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from meshwright.costmodels.units import Fraction, Name
+from meshwright.solver.problem.declared.constraints import WHOLE, Constraint
 from meshwright.solver.problem.search import LEDGER, Search
 
 _HINTS = get_type_hints(Search, include_extras=True)
@@ -17,7 +18,8 @@ def opened(name: str, *, group_names: Sequence[str]) -> Any:
     """A value of a choice that allows more than its default does, where its type has one.
 
     Lists of an enum allow all of its members, lists of shares 0, 1/2 and 1, lists of numbers 1 and 2. A choice of one value
-    takes the last member of its enum, or its default and 1; a name is that of what a machine has, so it stays.
+    takes the last member of its enum, or its default and 1; a name is that of what a machine has, so it stays. Constraints ask
+    for whole operators.
     """
     default, kind = LEDGER[name].default, _bare(_HINTS[name])
     if get_origin(kind) is tuple:
@@ -36,6 +38,8 @@ def _values(kind: Any, group_names: Sequence[str]) -> tuple[Any, ...]:
     if kind == Fraction:
         return (0.0, 0.5, 1.0)
     bare = _bare(kind)
+    if bare is Constraint:
+        return (Constraint("*", WHOLE),)
     return tuple(bare) if issubclass(bare, Enum) else (1, 2)
 
 

@@ -52,6 +52,14 @@ class Atoms:
         self._count += 1
         return (Atom(size, self._count),)
 
+    def led_by_one(self, axis: Axis) -> tuple[Axis, Axis]:
+        """Put an atom of size 1 before an axis, everywhere at once: a dim that other models have with more; both axes."""
+        whole, *others = resolve(axis)
+        one, rest = Atom(1, self._count + 1), Atom(whole.size, self._count + 2)
+        self._count += 2
+        whole.parts = (one, rest)
+        return (one,), (rest, *others)
+
     def unify(self, first: Axis, second: Axis) -> bool:
         """Make two axes of one size the same product of atoms; False where their factors don't nest (6 = 2 x 3 = 3 x 2)."""
         left, right = list(reversed(resolve(first))), list(reversed(resolve(second)))
@@ -198,6 +206,7 @@ class StepKind(Enum):
     PRODUCT = auto()
     ATTENTION = auto()
     CONVOLUTION = auto()
+    SCAN = auto()
     EMBEDDING = auto()
     LOSS = auto()
     VECTOR = auto()
@@ -228,6 +237,7 @@ class Step:
     routed           MATMUL: the axis of a parameter of which a router picks one place for each row
     apart            a kernel of its own, which what comes before may join, but which joins nothing
     part             PART: the axis that is cut, and where the part begins
+    chunk            SCAN: tokens of a chunk
     """
 
     kind: StepKind
@@ -244,6 +254,7 @@ class Step:
     apart: bool = False
     part: tuple[Axis, int] | None = None
     mask: AttentionMask | None = None
+    chunk: int | None = None
 
     @property
     def is_vector(self) -> bool:

@@ -12,6 +12,7 @@ from meshwright.app.models.traced.naming import DimNames, roles
 from meshwright.app.models.traced.products import PRODUCTS, VIEWS
 from meshwright.app.models.traced.reading import TRACED_GRAPH_SCHEMA, Handler, Trace, TracedGraph
 from meshwright.app.models.traced.vectors import VECTORS
+from meshwright.app.models.traced.written_out import as_kernels
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.dims import RESERVED_DIMS, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
@@ -45,7 +46,7 @@ def read_traced_graph(document: object) -> TracedModel:
     """
     traced = read_record(TracedGraph, document, what="traced graph")
     trace = Trace(traced)
-    trace.read(traced.operators, HANDLERS, VIEWS)
+    trace.read(as_kernels(traced), HANDLERS, VIEWS)
     steps = grouped(trace.steps)
     if not steps:
         raise ModelError("a trace computes nothing with its parameters", given=traced.name)
@@ -72,7 +73,8 @@ _FUSED = (StepKind.VECTOR, StepKind.PART, StepKind.LOSS)
 
 def grouped(steps: Sequence[Step]) -> list[Step]:
     """Steps that matter, grouped, in an order of execution; a lookup whose table an attention took over is none."""
-    live = _live(_cut_projections([step for step in steps if step.kind is not StepKind.EMBEDDING or step.weights]))
+    computing = [step for step in steps if step.kind is not StepKind.EMBEDDING or step.weights]
+    live = _live(_cut_projections(_cut_convolutions(_live(computing))))
     readers = _readers(live)
     group_of: dict[int, int] = {}
     members: dict[int, list[Step]] = defaultdict(list)
@@ -94,10 +96,10 @@ def grouped(steps: Sequence[Step]) -> list[Step]:
 
 def _is_worth_keeping(step: Step, readers: Sequence[Step]) -> bool:
     """Return True if the backward pass of its readers needs its output, and the output takes less memory than the tensors that
-    it is made of."""
+    it is made of, which its own backward pass doesn't need."""
     kept = {stored for reader in readers for stored in reader.kept}
     (written,) = step.outputs[:1] or (None,)
-    if written is None or written not in kept:
+    if written is None or written not in kept or step.kept:
         return False
     return sum(read.stored.elements >= written.elements for read in step.reads) > 1
 
@@ -136,6 +138,55 @@ def _cut_projections(steps: Sequence[Step]) -> list[Step]:
             step.outputs = [stored for part in sorted(parts, key=_start) for stored in part.outputs]
             gone.update(parts)
     return [step for step in steps if step not in gone]
+
+
+def _cut_convolutions(steps: Sequence[Step]) -> list[Step]:
+    """Convolutions over the sequence, channel by channel, of which only parts of the channels are read, write these parts, and
+    the function between is in their kernel, as causal_conv1d has it. What they read is cut in the same places."""
+    readers = _readers(steps)
+    writer = {stored: step for step in steps for stored in step.outputs}
+    gone: set[Step] = set()
+    cuts: dict[Step, list[Step]] = {}
+    for step in steps:
+        if step.kind is not StepKind.CONVOLUTION or not _is_by_channel(step):
+            continue
+        (source,) = (read.stored for read in step.reads)
+        between = [steps[index] for index in readers[step.outputs[0]]]
+        is_function = len(between) == 1 and _is_function(between[0])
+        parts = [steps[index] for index in readers[between[0].outputs[0]]] if is_function else between
+        if parts and _covers(step, parts):
+            gone |= {*parts, *(between if is_function else ())}
+            cuts[step] = [_part_of(source, part, writer.get(source)) for part in sorted(parts, key=_start)]
+            if len(readers[source]) == 1 and source in writer and writer[source].kind is StepKind.PART:
+                gone.add(writer[source])
+            step.outputs = [stored for part in sorted(parts, key=_start) for stored in part.outputs]
+            step.kept = [part.outputs[0] for part in cuts[step]]
+            step.reads = [Read(stored) for stored in step.kept]
+    return [each for step in steps if step not in gone for each in (*cuts.get(step, ()), step)]
+
+
+def _is_by_channel(convolution: Step) -> bool:
+    """Return True for a convolution of one dim whose kernel sees one channel."""
+    axes = convolution.weights[0].stored.axes
+    return len(convolution.reads) == 1 and len(axes) == 3 and not resolve(axes[1]) and len(convolution.outputs) == 1
+
+
+def _is_function(step: Step) -> bool:
+    """Return True if a step is a function of each element of one tensor."""
+    plain = not step.weights and not step.reduced and not step.mixed and not step.apart
+    return step.kind is StepKind.VECTOR and len(step.reads) == 1 and plain
+
+
+def _part_of(source: Stored, part: Step, written: Step | None) -> Step:
+    """The part of a convolution's input that a part of its output is made of; of what the input is a part of, if it is one."""
+    own = atoms_of([axis for axis, _ in (part.part or ((), 0),)])
+    made = next(axis for axis in part.outputs[0].axes if not atoms_of([axis]) & atoms_of(source.axes))
+    axes = tuple(made if own and set(resolve(axis)) == own else axis for axis in source.axes)
+    stored = Stored(f"{source.name}[{_start(part)}]", axes, source.origin)
+    if written is None or written.kind is not StepKind.PART or written.part is None:
+        return Step(StepKind.PART, part.name, [Read(source)], [stored], part=part.part)
+    axis, start = written.part
+    return Step(StepKind.PART, part.name, written.reads, [stored], part=(axis, start + _start(part)))
 
 
 def _start(part: Step) -> int:
@@ -206,6 +257,7 @@ _KINDS = {
     StepKind.PRODUCT: OperatorKind.PRODUCT,
     StepKind.ATTENTION: OperatorKind.ATTENTION,
     StepKind.CONVOLUTION: OperatorKind.CONVOLUTION,
+    StepKind.SCAN: OperatorKind.SCAN,
     StepKind.EMBEDDING: OperatorKind.EMBEDDING,
     StepKind.LOSS: OperatorKind.LOSS,
 }
@@ -246,6 +298,7 @@ class Lowering:
             saved=tuple(dict.fromkeys(stored.name for stored in step.kept if stored.name in known)),
             flops_per_element=step.flops / max(1, step.reads[0].stored.elements),
             mask=step.mask,
+            chunk=step.chunk,
         )
 
     def _inputs(self, step: Step) -> tuple[Tensor, ...]:
@@ -283,18 +336,21 @@ class Lowering:
         return tuple(replace(tensor, dims=tuple(renamed.get(dim, dim) for dim in tensor.dims)) for tensor in outputs)
 
     def _weights(self, step: Step, name: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> tuple[Weight, ...]:
-        if step.kind is not StepKind.MATMUL:
+        is_cut = step.kind is StepKind.CONVOLUTION and len(outputs) > 1
+        if step.kind is not StepKind.MATMUL and not is_cut:
             return tuple(self._weight(read, name, self._stored_dims(read)) for read in step.weights)
         written = {dim for tensor in outputs for dim in tensor.dims}
-        contracted = tuple(dim for dim in inputs[0].dims if dim not in written)
+        contracted = () if is_cut else tuple(dim for dim in inputs[0].dims if dim not in written)
         routed = sorted(self.names.names(atoms_of(step.routed)))
+        kernel = sorted(self.names.names(atoms_of(step.weights[0].stored.axes[2:]))) if is_cut else ()
         matrix, *biases = step.weights
-        found: list[Weight] = []
-        for index, tensor in enumerate(outputs):
-            features = tuple(dim for dim in tensor.dims if dim not in inputs[0].dims)
-            suffix = f"[{index}]" if len(outputs) > 1 else ""
-            found.append(self._weight(matrix, name, (*routed, *contracted, *features), suffix))
-            found += [self._weight(bias, name, features, suffix) for bias in biases]
+        features = [
+            tuple(dim for dim in tensor.dims if dim not in (RESERVED_DIMS if is_cut else inputs[0].dims)) for tensor in outputs
+        ]
+        suffixes = [f"[{index}]" if len(outputs) > 1 else "" for index in range(len(outputs))]
+        parts = list(zip(features, suffixes, strict=True))
+        found = [self._weight(matrix, name, (*routed, *contracted, *own, *kernel), suffix) for own, suffix in parts]
+        found += [self._weight(bias, name, own, suffix) for bias in biases for own, suffix in parts]
         given = sum(read.stored.elements for read in step.weights)
         made = sum(weight.elements(self.names.traced_sizes) for weight in found)
         if made != given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.app.models.traced.atoms import Atom, Axis, Read, Step, StepKind, Stored, Value, atoms_of, axis_size, resolve
@@ -20,6 +20,10 @@ from meshwright.costmodels.model.dims import (
     KV_HEADS,
     POSITIONS,
     SEQ,
+    SSM_GROUPS,
+    SSM_HEAD_DIM,
+    SSM_HEADS,
+    SSM_STATE,
     TOP_K,
     VOCAB,
 )
@@ -33,6 +37,7 @@ class Roles:
     tokens        atoms of tokens of any attention, ``seq`` among them
     head_sizes    a head's own atoms
     heads         runs of atoms that are query heads, each with the shorter run that is its key/value heads
+    scanned       names of heads, groups and states of scans
     """
 
     batch: Atom | None
@@ -40,6 +45,7 @@ class Roles:
     tokens: frozenset[Atom]
     head_sizes: frozenset[Atom]
     heads: tuple[tuple[tuple[Atom, ...], tuple[Atom, ...]], ...]
+    scanned: Mapping[Atom, str]
 
 
 def roles(trace: Trace) -> Roles:
@@ -62,7 +68,16 @@ def roles(trace: Trace) -> Roles:
     second = _second_axis(trace)
     seq = second if second in tokens or not tokens else max(tokens, key=lambda atom: (tokens[atom], -atom.number))
     found = frozenset({*tokens, *((seq,) if seq else ())})
-    return Roles(batch, seq, found, frozenset(head_sizes), tuple(heads))
+    return Roles(batch, seq, found, frozenset(head_sizes), tuple(heads), _of_scans(trace))
+
+
+def _of_scans(trace: Trace) -> dict[Atom, str]:
+    """Names of the dims of scans, as models have them that are described by their configuration."""
+    named: dict[Atom, str] = {}
+    for x, b in trace.scanned:
+        own = ((x.axes[2], SSM_HEADS), (x.axes[3], SSM_HEAD_DIM), (b.axes[2], SSM_GROUPS), (b.axes[3], SSM_STATE))
+        named |= {atom: name for axis, name in own for atom in resolve(axis)}
+    return named
 
 
 def _single(axis: Axis, what: str) -> Atom:
@@ -173,6 +188,8 @@ class DimNames:
             return SEQ
         if atom in self.roles.head_sizes:
             return HEAD_DIM
+        if atom in self.roles.scanned:
+            return self.roles.scanned[atom]
         if any(run == (atom,) for run, _ in self.roles.heads):
             return HEADS
         if any(own == (atom,) for _, own in self.roles.heads):

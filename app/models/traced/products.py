@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshwright.app.models.traced.atoms import Axes, Axis, Origin, Read, Step, StepKind, Stored, Value, axis_size, resolve
 from meshwright.app.models.traced.reading import Handler, TracedCall
+from meshwright.app.models.traced.written_out import SCAN
 from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.model.operators import AttentionMask
 
@@ -160,6 +161,29 @@ def _attention(call: TracedCall) -> None:
     call.trace.note_attention(query, key, value)
 
 
+def _scan(call: TracedCall) -> None:
+    """x (b, s, h, p), dt (b, s, h), B and C (b, s, g, n); the weights have an entry for each head."""
+    x, dt, b, c = (call.value(place, name) for place, name in enumerate(("x", "dt", "B", "C")))
+    weights = [call.value(place, name) for place, name in ((4, "A_log"), (5, "D"), (6, "dt_bias"))]
+    if len(x.axes) != 4 or len(dt.axes) != 3 or len(b.axes) != 4 or len(c.axes) != 4:
+        raise ModelError(f"{call.name} scans tensors of another rank than heads and groups have", remedy=_TEMPLATE)
+    for own, other in (*((x.axes[at], dt.axes[at]) for at in range(3)), *((x.axes[at], b.axes[at]) for at in range(2))):
+        _equal(call, own, other)
+    for weight in weights:
+        _equal(call, x.axes[2], weight.axes[0])
+    _equal(call, b.axes[2], c.axes[2])
+    _equal(call, b.axes[3], c.axes[3])
+    groups, state = (b.axes[2], b.axes[3]) if b.axes[2] else call.trace.atoms.led_by_one(b.axes[3])
+    call.emit(
+        StepKind.SCAN,
+        [x, b, c, dt, *weights],
+        [x.axes],
+        kept=[x.stored, b.stored, c.stored, dt.stored],
+        chunk=call.whole(7, "chunk"),
+    )
+    call.trace.scanned.append((x, replace(b, axes=(*b.axes[:2], groups, state))))
+
+
 def _take_table(call: TracedCall, attention: Step, heads: Axis, bias: Value, lookup: Step) -> None:
     """A table with a column for each head, in which a bias of scores was looked up, is a weight of the first attention that
     reads it: its kernel looks it up. The lookup is left without its table."""
@@ -294,6 +318,7 @@ PRODUCTS: Mapping[str, Handler] = {
     **dict.fromkeys(("aten.mm", "aten.bmm", "aten.matmul"), _mm),
     "aten.scaled_dot_product_attention": _attention,
     **dict.fromkeys(("aten._grouped_mm", "transformers.grouped_mm_fallback"), _grouped),
+    SCAN: _scan,
     "aten.embedding": _embedding,
     "aten.index": _indexed,
     "aten.cross_entropy_loss": _loss,

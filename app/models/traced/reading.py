@@ -108,7 +108,7 @@ class TracedCall:
         self.operator = operator
         self.base = base
         self.outputs = [tensor_info(entry) for entry in operator.outputs]
-        self.inputs = [trace.value(name) for name in _tensor_names((*operator.args, *operator.kwargs.values()))]
+        self.inputs = [trace.value(name) for name in tensor_names((*operator.args, *operator.kwargs.values()))]
 
     @property
     def name(self) -> str:
@@ -132,7 +132,7 @@ class TracedCall:
     def optional(self, index: int, name: str) -> Value | None:
         """A tensor argument, or None."""
         argument = self.argument(index, name)
-        return self.trace.value(argument["tensor"]) if _is_tensor(argument) else None
+        return self.trace.value(argument["tensor"]) if is_tensor(argument) else None
 
     def whole(self, index: int, name: str, default: int | None = None) -> int:
         """An integer argument."""
@@ -190,6 +190,8 @@ class Trace:
         self.choices: set[Atom] = set()
         """Atoms of a token's copies, one for each expert that a router picks."""
         self.attended: list[tuple[Value, Value, Value]] = []
+        self.scanned: list[tuple[Value, Value]] = []
+        """x and B of each scan: they name heads, groups and states."""
         self._values: dict[str, Value] = {}
         self.inputs = [self._given(tensor_info(entry), None) for entry in graph.inputs]
         for value in self.inputs:
@@ -223,7 +225,7 @@ class Trace:
                 _pass_on(call)
             if is_in_place(operator.op) and call.inputs and call.outputs:
                 # Later readers of the tensor see what was written into it.
-                first = next(iter(_tensor_names(operator.args)))
+                first = next(iter(tensor_names(operator.args)))
                 self._values[first] = self._values[call.outputs[0].name]
         if unknown:
             raise _unknown_operators(unknown, places)
@@ -321,17 +323,19 @@ def _unknown_operators(unknown: Counter[str], places: Mapping[str, str]) -> Mode
     )
 
 
-def _tensor_names(arguments: Sequence[Any]) -> list[str]:
+def tensor_names(arguments: Sequence[Any]) -> list[str]:
+    """Names of the tensors among arguments, those in lists too."""
     names: list[str] = []
     for argument in arguments:
-        if _is_tensor(argument):
+        if is_tensor(argument):
             names.append(argument["tensor"])
         elif isinstance(argument, (list, tuple)):
-            names += _tensor_names(argument)
+            names += tensor_names(argument)
     return names
 
 
-def _is_tensor(argument: Any) -> bool:
+def is_tensor(argument: Any) -> bool:
+    """Return True if an argument names a tensor."""
     return isinstance(argument, dict) and isinstance(argument.get("tensor"), str)
 
 

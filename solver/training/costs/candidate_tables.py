@@ -169,6 +169,7 @@ class CandidateSettings(BlockCosts):
                 adapter=self.workload.adapter,
                 documents=self.workload.documents,
                 gathers_keys=candidate.mesh.gathers_keys,
+                constraints=self.request.search.constraints,
             )
             for device in kind.devices
         )

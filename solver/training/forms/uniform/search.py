@@ -212,11 +212,28 @@ def _members_near(request: TrainingRequest, costs: TrainingCosts, known: Solved,
 
 
 def no_candidate(request: TrainingRequest) -> Reason:
-    """The restrictions that leave nothing, with those whose lifting alone would do; else what does not divide."""
+    """Constraints that leave nothing; or restrictions, with those whose lifting alone would do; else what does not divide."""
+    if request.search.constraints and _has_candidates(request, lifted=()):
+        return _unconstrainable(request)
     restricting = _restrictions(request.search)
     if restricting and _has_candidates(request, lifted=restricting):
         return _restricted_away(request, restricting)
     return _undivided(request, restricting)
+
+
+def _unconstrainable(request: TrainingRequest) -> Reason:
+    asked = ", ".join(str(constraint) for constraint in request.search.constraints)
+    return Reason(
+        constraint="search.constraints",
+        need=1.0,
+        have=0.0,
+        unit="candidates",
+        message=f"no candidate for {request.cluster.n_devices} devices has what search.constraints ask for: {asked}",
+        remedies=(
+            "lift search.constraints, or name dims that such an operator may be split along",
+            "allow a search.tp that divides these dims",
+        ),
+    )
 
 
 def _restricted_away(request: TrainingRequest, restricting: Sequence[str]) -> Reason:

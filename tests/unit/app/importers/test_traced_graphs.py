@@ -6,7 +6,7 @@ import contextlib
 import copy
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -61,7 +61,10 @@ def sharded(graph: ModelGraph, *, seq_len: int = SEQ_LEN) -> tuple[GraphCosts, G
     return costs, shard_graph(costs, memory_bytes=None, stop=WorkLimit(1e9))
 
 
-@pytest.mark.parametrize("name", ["llama", "llama-eager", "gpt2", "t5", "mixtral", "vit", "llama-3.1-8b", "gpt2-xl", "t5-11b"])
+SMALL = ["llama", "llama-eager", "gpt2", "t5", "mixtral", "vit", "mamba2", "mamba2-padded"]
+
+
+@pytest.mark.parametrize("name", [*SMALL, "llama-3.1-8b", "gpt2-xl", "t5-11b", "mamba2-2.7b"])
 def test_parameters_are_those_of_the_template(name: str) -> None:
     assert traced(name).parameters() == template(name).parameters()
 
@@ -245,6 +248,79 @@ def test_routing_that_is_not_known_says_what_to_do(fault: Callable[[], dict[str,
     assert "template" in str(raised.value)
 
 
+def of_mixer(graph: ModelGraph) -> list[tuple[object, ...]]:
+    """What a layer with a scan consists of, but for names of its operators and of the dim of its kernels."""
+    block = next(block for block in graph.blocks if any(o.kind is OperatorKind.SCAN for o in block.operators))
+    operators = block.operators[-11:-3] if block.name == BLOCK else block.operators
+    kernel = {dim for o in operators if o.kind is OperatorKind.CONVOLUTION for dim in o.weights[0].dims[-1:]}
+    return [
+        (
+            o.kind,
+            [tensor.dims for tensor in (*o.inputs, *o.outputs)],
+            [tuple(dim for dim in weight.dims if dim not in kernel) for weight in o.weights],
+            [each.elements({**graph.dims, BATCH: 1, SEQ: 1}) for each in o.weights],
+            len(o.saved),
+            o.chunk,
+        )
+        for o in operators
+        if o.kind is not OperatorKind.ELEMENTWISE
+    ]
+
+
+@pytest.mark.parametrize("name", ["mamba2", "mamba2-padded"])
+def test_a_scan_in_chunks_is_one_operator_as_in_the_template(name: str) -> None:
+    """So are the convolution of x, B and C with its function, and the norm in groups with its gate."""
+    kinds = OperatorKind.MATMUL, OperatorKind.CONVOLUTION, OperatorKind.SCAN, OperatorKind.NORM, OperatorKind.MATMUL
+    mine, theirs = (of_mixer(graph)[-5:] for graph in (traced(name), template(name)))
+    assert tuple(kind for kind, *_ in mine) == kinds
+    assert mine == theirs
+
+
+def changed_call(op: str, place: int, *, to: str | None = None, args: Mapping[int, Any] | None = None) -> dict[str, Any]:
+    """The trace of a Mamba-2 with one call changed: its operator, or its arguments by place."""
+    faulty = document("mamba2")
+    call = [call for call in faulty["operators"] if call["op"].startswith(f"aten.{op}.")][place]
+    call["op"] = to or call["op"]
+    for at, argument in (args or {}).items():
+        call["args"][at] = argument
+    return faulty
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"op": "einsum", "place": 0, "args": {0: "bclhn,bcshn->bcslh"}},
+        {"op": "tril", "place": 0, "args": {1: 0}},
+        {"op": "cumsum", "place": 0, "args": {1: -2}},
+        {"op": "exp", "place": 0, "to": "aten.sigmoid.default"},
+        {"op": "pad", "place": 0, "args": {1: [0, 0, 0, 0, 2, 0, 0, 0]}},
+        {"op": "masked_fill", "place": 1, "args": {2: 0}},
+    ],
+)
+def test_what_differs_from_a_scan_in_chunks_stays_as_it_is_written(fault: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"aten\.einsum\.default \(5 x, first in backbone\.layers\.0\.mixer\)"):
+        read_traced_graph(changed_call(**fault))
+
+
+def test_a_scan_of_which_something_inside_is_read_stays_as_it_is_written() -> None:
+    faulty = document("mamba2")
+    states = next(
+        call for call in faulty["operators"] if call["op"].startswith("aten.select.") and "einsum" in str(call["args"])
+    )
+    name, *info = states["outputs"][0]
+    for source, target in ((name, "less"), ("less", "more")):
+        made = {"op": "aten.neg.default", "args": [{"tensor": source}], "outputs": [[target, *info]]}
+        faulty["operators"].append(made)
+    with pytest.raises(ModelError, match=r"aten\.einsum"):
+        read_traced_graph(faulty)
+
+
+def test_a_convolution_that_sees_later_tokens_keeps_its_own_tokens() -> None:
+    for start, is_causal in ((0, True), (3, False)):
+        graph = read_traced_graph(changed_call("slice", 0, args={2: start, 3: start + SEQ_LEN})).graph
+        assert (SEQ in operators(graph, OperatorKind.CONVOLUTION)[0].outputs[0].dims) == is_causal
+
+
 def test_tied_weights_are_stored_once() -> None:
     graph = traced("gpt2")
     tied = graph.tied_weights()
@@ -284,7 +360,7 @@ def test_faulty_traces_are_refused(fault: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_change_of_a_trace_is_worse_than_an_error(data: st.DataObject) -> None:
-    faulty = document(data.draw(st.sampled_from(["gpt2", "vit", "llama-eager"])))
+    faulty = document(data.draw(st.sampled_from(["gpt2", "vit", "llama-eager", "mamba2"])))
     call = data.draw(st.sampled_from(faulty["operators"]))
     field = data.draw(st.sampled_from(["args", "outputs", "op"]))
     values: list[object] = [0, -1, 7, None, "a", 1.5, [], {"tensor": "nope"}, {"tensor": 3}, [[]], 10**9]

@@ -6,11 +6,11 @@ import gzip
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from meshwright.app.models.catalog import model
+from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.app.models.traced.layers import _runs, in_layers
 from meshwright.app.models.traced.model import read_traced_graph
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
@@ -26,8 +26,7 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import plan_training
 from meshwright.solver.verify.check import check
-
-TRACES = Path(__file__).parent / "traces"
+from tests.unit.app.importers.traced_models import CONFIGS, DEEP, TRACES
 
 
 def traced(name: str) -> ModelGraph:
@@ -44,6 +43,7 @@ def traced(name: str) -> ModelGraph:
         ("llama-3.1-8b", [("embedding", 1, 1), ("layer", 32, 11), ("head", 1, 3)]),
         ("mixtral", [("embedding", 1, 1), ("layer", 2, 15), ("head", 1, 3)]),
         ("mixtral-batched", [("embedding", 1, 1), ("layer", 2, 15), ("head", 1, 3)]),
+        ("mamba2", [("embedding", 1, 1), ("layer", 2, 7), ("head", 1, 3)]),
         ("qwen3-30b-a3b", [("embedding", 1, 1), ("layer", 48, 17), ("head", 1, 3)]),
         # The first layer of each stack has a table of relative positions beside what the others have.
         (
@@ -147,6 +147,14 @@ def test_an_encoder_and_a_decoder_are_planned_as_those_of_their_configuration() 
     assert mine.certificate.objective == pytest.approx(theirs.certificate.objective, rel=1e-4)
     counts = [[[span.count for span in stage.blocks] for stage in record_of(plan).stages] for plan in (mine, theirs)]
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(("name", "seq_len"), [("mamba2", 64), pytest.param("mamba2-2.7b", 4096, marks=pytest.mark.slow)])
+def test_scans_of_a_trace_are_planned_as_those_of_its_configuration(name: str, seq_len: int) -> None:
+    config = read_huggingface_config({**CONFIGS, **DEEP}[name], name=name)
+    mine, theirs = (planned(graph, seq_len) for graph in (in_layers(traced(name)), config))
+    assert mine.certificate.objective == pytest.approx(theirs.certificate.objective, rel=1e-6)
+    assert mine.certificate.status == theirs.certificate.status
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", pytest.param("qwen3-30b-a3b", marks=pytest.mark.slow)])

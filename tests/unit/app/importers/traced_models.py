@@ -40,6 +40,17 @@ MIXTRAL = {
     "num_experts_per_tok": 2,
     "vocab_size": 1024,
 }
+MAMBA2 = {
+    "model_type": "mamba2",
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_heads": 8,
+    "head_dim": 32,
+    "state_size": 16,
+    "n_groups": 2,
+    "chunk_size": 16,
+    "vocab_size": 1024,
+}
 VIT = {"model_type": "vit", "hidden_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 768}
 RESNET = {"model_type": "resnet", "depths": [2, 2, 2, 2]}
 T5_11B = {
@@ -59,6 +70,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "t5": T5,
     "mixtral": MIXTRAL,
     "mixtral-batched": MIXTRAL,
+    "mamba2": MAMBA2,
+    "mamba2-padded": MAMBA2 | {"chunk_size": 24, "num_hidden_layers": 1},
     "vit": VIT,
     "resnet": RESNET,
 }
@@ -95,6 +108,17 @@ DEEP: dict[str, dict[str, Any]] = {
         "num_experts_per_tok": 8,
         "vocab_size": 151936,
     },
+    "mamba2-2.7b": MAMBA2
+    | {
+        "hidden_size": 2560,
+        "num_hidden_layers": 64,
+        "num_heads": 80,
+        "head_dim": 64,
+        "state_size": 128,
+        "n_groups": 1,
+        "chunk_size": 256,
+        "vocab_size": 50288,
+    },
     "vit-huge": {
         "model_type": "vit",
         "hidden_size": 1280,
@@ -108,7 +132,7 @@ DEEP: dict[str, dict[str, Any]] = {
 }
 """Models at their own depth, traced with the lengths of ``TOKENS``."""
 TOKENS = {"llama-3.1-8b": (4096, 4096), "gpt2-xl": (1024, 1024), "t5-11b": (512, 512)}
-TOKENS |= dict.fromkeys(("mixtral-8x7b", "qwen3-30b-a3b"), (4096, 4096))
+TOKENS |= dict.fromkeys(("mixtral-8x7b", "qwen3-30b-a3b", "mamba2-2.7b"), (4096, 4096))
 
 
 def program(name: str) -> Any:
@@ -125,6 +149,7 @@ def program(name: str) -> Any:
         "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
         "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
         "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+        "mamba2": (transformers.Mamba2Config, transformers.Mamba2ForCausalLM),
         "vit": (transformers.ViTConfig, transformers.ViTForImageClassification),
         "resnet": (transformers.ResNetConfig, transformers.ResNetForImageClassification),
     }
