@@ -8,11 +8,19 @@ again between two products. A product below 16 bits keeps the copy of its input 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.costmodels.kernels.vector_traffic import VectorShape, vector_shape
+from meshwright.costmodels.model.adapter import Adapter
 from meshwright.costmodels.model.formats import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
-from meshwright.costmodels.model.implementation import AttentionFormat, LossKernels, Projections, ValueStorage, VectorKernels
+from meshwright.costmodels.model.implementation import (
+    AttentionFormat,
+    LossKernels,
+    Projections,
+    TrainedWeights,
+    ValueStorage,
+    VectorKernels,
+)
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 
@@ -23,7 +31,7 @@ _SINGLE = DType.FP32.size_bytes
 class SavingRules:
     """The rules that decide the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how,
     loss, the format asked for, how queries, keys and values are projected, over how many ranks (cp) attention splits a
-    sequence, what keeping a value keeps, and in which format attention computes."""
+    sequence, what keeping a value keeps, in which format attention computes, and whether weights have gradients."""
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
@@ -35,6 +43,7 @@ class SavingRules:
     cp: int = 1
     value: ValueStorage = ValueStorage.OWN
     attention: AttentionFormat = AttentionFormat.WORKING
+    trained: TrainedWeights = TrainedWeights.ALL
 
     @property
     def eager_norms(self) -> bool:
@@ -103,6 +112,25 @@ def saved_element_bytes(
     return copies
 
 
+def without_frozen_inputs(
+    operators: Sequence[Operator], trained: TrainedWeights, adapter: Adapter | None
+) -> tuple[Operator, ...]:
+    """Return operators that save what their gradients read: a product of frozen weights without an adapter reads no input.
+
+    Without ``adapter`` there is one beside each product.
+    """
+    if trained is TrainedWeights.ALL or adapter is None:
+        return tuple(operators)
+    return tuple(op if adapter.is_beside(op) else _saving_no_input(op) for op in operators)
+
+
+def _saving_no_input(operator: Operator) -> Operator:
+    if operator.kind is not OperatorKind.MATMUL:
+        return operator
+    read = {tensor.name for tensor in operator.inputs}
+    return replace(operator, saved=tuple(name for name in operator.saved if name not in read))
+
+
 def _cast_for_saving(operators: Sequence[Operator], rules: SavingRules) -> set[tuple[str, str]]:
     """(activation function, input) pairs of which a copy in a low format is kept: inputs that a cast product wrote."""
     if rules.saved is SavedFormat.WORKING:
@@ -118,8 +146,8 @@ def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -
     match vector_shape(operator):
         case VectorShape.RMS_NORM if rules.eager_norms:
             # x in fp32, read by its square and by the product with 1/rms; the normed x in 16 bits, read by the weight's
-            # product. The 16-bit x itself is read by its cast alone, which keeps nothing.
-            return False, _SINGLE + rules.dtype.size_bytes
+            # product if that has a gradient. The 16-bit x itself is read by its cast alone, which keeps nothing.
+            return False, _SINGLE + (rules.dtype.size_bytes if rules.trained is TrainedWeights.ALL else 0)
         case VectorShape.GATED_ACTIVATION if rules.eager_activations and is_first:
             # The activation's own output is an input of the product with the other half.
             return True, rules.dtype.size_bytes

@@ -76,6 +76,11 @@ class Adapter:
                 allowed=", ".join(AdapterTarget),
             )
 
+    def is_beside(self, operator: Operator) -> bool:
+        """Return True for an operator that has an adapter beside one of its weights."""
+        names = {_WEIGHTS[target] for target in self.targets}
+        return operator.kind is OperatorKind.MATMUL and any(weight.name in names for weight in operator.weights)
+
     def sides(self, operator: Operator, sizes: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
         """Return (inputs, outputs) of each weight of an operator that has an adapter, under local sizes."""
         if operator.kind is not OperatorKind.MATMUL:

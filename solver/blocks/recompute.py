@@ -11,10 +11,11 @@ and runs the whole forward pass again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from meshwright.costmodels.memory.saved_activations import SavingRules, saved_element_bytes
+from meshwright.costmodels.memory.saved_activations import SavingRules, saved_element_bytes, without_frozen_inputs
+from meshwright.costmodels.model.adapter import Adapter
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ, VOCAB
 from meshwright.costmodels.model.experts import expert_region
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
@@ -205,9 +206,11 @@ def kept_bytes(
     saved: SavedFormat = SavedFormat.WORKING,
     *,
     cp: int = 1,
+    adapter: Adapter | None = None,
 ) -> KeptBytes:
     """Return the bytes that a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format
-    ``saved``, and attention over ``cp`` ranks."""
+    ``saved``, attention over ``cp`` ranks, and weights frozen beside an ``adapter``."""
+    block = replace(block, operators=without_frozen_inputs(block.operators, implementation.trained, adapter))
     products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
     rules = SavingRules(
         dtype,
@@ -220,6 +223,7 @@ def kept_bytes(
         cp,
         implementation.value,
         implementation.attention_format if recipe.dtype else AttentionFormat.WORKING,
+        implementation.trained,
     )
     tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
     by_mode = {

@@ -502,7 +502,8 @@ class _Costing:
 
 def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
     """Return the bytes that a block keeps for the backward pass in a setting."""
-    return kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved, cp=setting.cp)
+    dtype, framework, adapter = setting.dtype, setting.implementation, setting.adapter
+    return kept_bytes(block, dtype, framework, setting.recipe, setting.saved, cp=setting.cp, adapter=adapter)
 
 
 # The seconds that tensor-parallel communication adds to the operators of a block: in full, or what the products beside it do

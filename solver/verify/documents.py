@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -184,6 +185,22 @@ def latent_bytes(block: Block, request: TrainingRequest, tokens: int) -> float:
     if adapter is None:
         return 0.0
     return float(len(_sides(block, request)) * adapter.rank * tokens * request.workload.precision.size_bytes)
+
+
+def read_backward(block: Block, request: TrainingRequest) -> Block:
+    """The block with what its backward pass reads as what it saves: the input of a product only for the gradient of a matrix
+    beside it, as a frozen weight has none."""
+    adapter = request.workload.adapter
+    if adapter is None:
+        return block
+    trained = {name for name, module in _MODULES.items() if module in {target.value for target in adapter.targets}}
+
+    def reads(operator: Operator) -> tuple[str, ...]:
+        if operator.kind is not OperatorKind.MATMUL or any(weight.name in trained for weight in operator.weights):
+            return operator.saved
+        return tuple(tensor.name for tensor in operator.outputs if tensor.name in operator.saved)
+
+    return replace(block, operators=tuple(replace(operator, saved=reads(operator)) for operator in block.operators))
 
 
 def packed_elements(block: Block, request: TrainingRequest) -> list[int]:

@@ -73,6 +73,21 @@ def test_targets_choose_what_has_an_adapter() -> None:
     assert memory.gradients_bytes == pytest.approx(4 * 32 * 8 * ((4096 + 4096) + (4096 + 1024)))
 
 
+def test_only_inputs_that_a_gradient_reads_are_kept() -> None:
+    attention = (AdapterTarget.Q, AdapterTarget.K, AdapterTarget.V, AdapterTarget.O)
+    requests = [
+        asked(Adapter(8, targets), recompute=(Recompute.NONE,), zero_stages=(0,), microbatch=(1,))
+        for targets in (attention, tuple(AdapterTarget))
+    ]
+    few, all_ = (flat(planned(request)).stages[0].memory.activations_bytes for request in requests)
+    # Of each token what the feed-forward network's products read, the normed stream and the activation, and three latents.
+    assert all_ - few == pytest.approx(32 * 2048 * 2 * (4096 + 14336 + 3 * 8))
+    # Norms step by step keep fp32 rows, but of frozen ones no normed rows; the loss keeps its softmax, a frozen head nothing.
+    attended, gated = 4096 + 1024 + 1024 + 4096, 3 * 14336
+    layer = 2 * 4 * 4096 + 2 * (4096 + attended + gated + 4 * 8)
+    assert few == pytest.approx(2048 * (32 * layer + 4 * (4096 + 128256)))
+
+
 def test_products_lose_their_weight_gradients_and_gain_thin_products() -> None:
     up, sizes = LLAMA.block("layer").operator("gate_up_proj"), {**LLAMA.dims, "batch": 1, "seq": 2048}
     h100 = node_type("dgx-h100").device
