@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.kernels.vector_traffic import VectorShape, vector_shape
-from meshwright.costmodels.model.adapter import Adapter
+from meshwright.costmodels.model.adapter import Adapter, has_adapter
 from meshwright.costmodels.model.formats import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.implementation import (
     AttentionFormat,
+    Implementation,
     LossKernels,
     Projections,
     TrainedWeights,
@@ -113,15 +114,13 @@ def saved_element_bytes(
 
 
 def without_frozen_inputs(
-    operators: Sequence[Operator], trained: TrainedWeights, adapter: Adapter | None
+    operators: Sequence[Operator], implementation: Implementation, adapter: Adapter | None
 ) -> tuple[Operator, ...]:
-    """Return operators that save what their gradients read: a product of frozen weights without an adapter reads no input.
-
-    Without ``adapter`` there is one beside each product.
-    """
-    if trained is TrainedWeights.ALL or adapter is None:
+    """Return operators that save what their gradients read: a product of frozen weights without an adapter reads no input."""
+    trained, targets = implementation.trained, implementation.adapter_targets
+    if trained is TrainedWeights.ALL:
         return tuple(operators)
-    return tuple(op if adapter.is_beside(op) else _saving_no_input(op) for op in operators)
+    return tuple(op if has_adapter(op, trained, adapter, targets) else _saving_no_input(op) for op in operators)
 
 
 def _saving_no_input(operator: Operator) -> Operator:

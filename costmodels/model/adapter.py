@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.dims import VOCAB
+from meshwright.costmodels.model.implementation import AdapterTarget, TrainedWeights
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Weight
 from meshwright.costmodels.units import STRICT_RECORD, DType, PositiveInt
 
@@ -22,18 +23,6 @@ class BaseFormat(StrEnum):
     WORKING = "working"
     NF4 = "nf4"
     """Four bits a weight, with double quantisation (QLoRA, section 3): the layers' products; embedding, norms and head stay."""
-
-
-class AdapterTarget(StrEnum):
-    """A projection beside which there is an adapter, by the name that its module has in transformers."""
-
-    Q = "q_proj"
-    K = "k_proj"
-    V = "v_proj"
-    O = "o_proj"  # noqa: E741
-    GATE = "gate_proj"
-    UP = "up_proj"
-    DOWN = "down_proj"
 
 
 _WEIGHTS = {
@@ -76,11 +65,6 @@ class Adapter:
                 allowed=", ".join(AdapterTarget),
             )
 
-    def is_beside(self, operator: Operator) -> bool:
-        """Return True for an operator that has an adapter beside one of its weights."""
-        names = {_WEIGHTS[target] for target in self.targets}
-        return operator.kind is OperatorKind.MATMUL and any(weight.name in names for weight in operator.weights)
-
     def sides(self, operator: Operator, sizes: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
         """Return (inputs, outputs) of each weight of an operator that has an adapter, under local sizes."""
         if operator.kind is not OperatorKind.MATMUL:
@@ -98,6 +82,24 @@ class Adapter:
             return ()
         matrices = (weight for weight in operator.weights if set(operator.contracted_dims) <= set(weight.dims))
         return tuple(weight.elements(sizes) for weight in matrices if weight.tied_to is None)
+
+
+def has_adapter(
+    operator: Operator, trained: TrainedWeights, adapter: Adapter | None, targets: tuple[AdapterTarget, ...] = ()
+) -> bool:
+    """Return True for a product with an adapter beside it: of ``adapter``, else of an unknown rank, beside ``targets``, and
+    where there are none beside each product."""
+    if operator.kind is not OperatorKind.MATMUL or trained is TrainedWeights.ALL:
+        return False
+    if adapter is not None:
+        return is_target(operator, adapter.targets)
+    return not targets or is_target(operator, targets)
+
+
+def is_target(operator: Operator, targets: tuple[AdapterTarget, ...]) -> bool:
+    """Return True for an operator with one of the projections."""
+    names = {_WEIGHTS[target] for target in targets}
+    return any(weight.name in names for weight in operator.weights)
 
 
 def _sides(operator: Operator, weight: Weight, sizes: Mapping[str, int]) -> tuple[int, int]:

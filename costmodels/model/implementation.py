@@ -209,7 +209,19 @@ class TrainedWeights(StrEnum):
     ALL = "all"
     ADAPTERS = "adapters"
     """Low-rank adapters beside frozen weights (LoRA, Hu et al. 2021): products have no weight gradient, but an adapter beside
-    each, whose products are thin: they only move memory."""
+    each, or beside some, whose products are thin: they only move memory."""
+
+
+class AdapterTarget(StrEnum):
+    """A projection beside which there is an adapter, by the name that its module has in transformers."""
+
+    Q = "q_proj"
+    K = "k_proj"
+    V = "v_proj"
+    O = "o_proj"  # noqa: E741
+    GATE = "gate_proj"
+    UP = "up_proj"
+    DOWN = "down_proj"
 
 
 class FrozenWeights(StrEnum):
@@ -232,6 +244,7 @@ class Implementation:
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL
+    adapter_targets: tuple[AdapterTarget, ...] = ()
     frozen_weights: FrozenWeights = FrozenWeights.WORKING
     scan: ScanKernels = ScanKernels.FUSED
     scan_over_ranks: ScanOverRanks = ScanOverRanks.STATES

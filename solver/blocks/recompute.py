@@ -210,7 +210,7 @@ def kept_bytes(
 ) -> KeptBytes:
     """Return the bytes that a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format
     ``saved``, attention over ``cp`` ranks, and weights frozen beside an ``adapter``."""
-    block = replace(block, operators=without_frozen_inputs(block.operators, implementation.trained, adapter))
+    block = replace(block, operators=without_frozen_inputs(block.operators, implementation, adapter))
     products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
     rules = SavingRules(
         dtype,

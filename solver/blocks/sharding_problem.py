@@ -368,6 +368,7 @@ class _Costing:
             attention=setting.implementation.attention,
             trained=setting.implementation.trained,
             adapter=setting.adapter,
+            targets=setting.implementation.adapter_targets,
             scan=setting.implementation.scan,
             loss=setting.implementation.loss,
             recipe=setting.recipe if is_low else MatmulRecipe.WORKING,
@@ -523,7 +524,7 @@ def sums_beside_weights(operator: Operator, implementation: Implementation) -> b
     return (
         operator.kind is OperatorKind.MATMUL
         and implementation.tensor_overlap in (TensorOverlap.WEIGHT_GRADIENT, TensorOverlap.USERBUFFERS)
-        and implementation.trained is not TrainedWeights.ADAPTERS
+        and implementation.trained is TrainedWeights.ALL
     )
 
 

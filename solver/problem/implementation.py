@@ -9,6 +9,7 @@ from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
 from meshwright.costmodels.model.implementation import (
+    AdapterTarget,
     AttentionFormat,
     AttentionKernels,
     Dropout,
@@ -53,6 +54,7 @@ class StatedImplementation:
     selective           what selective recomputation runs again
     host                the host's work for each operator
     trained             whether all weights are trained, or adapters beside them
+    adapter_targets     projections that have one; none given: each product
     frozen_weights      how weights lie that are not trained
     scan                kernels of state-space mixers
     scan_over_ranks     how ranks of a sequence share such a mixer
@@ -80,6 +82,7 @@ class StatedImplementation:
     selective: SelectiveRecompute | None = None
     host: HostPath | None = None
     trained: TrainedWeights | None = None
+    adapter_targets: tuple[AdapterTarget, ...] | None = None
     frozen_weights: FrozenWeights | None = None
     scan: ScanKernels | None = None
     scan_over_ranks: ScanOverRanks | None = None

@@ -190,10 +190,12 @@ def latent_bytes(block: Block, request: TrainingRequest, tokens: int) -> float:
 def read_backward(block: Block, request: TrainingRequest) -> Block:
     """The block with what its backward pass reads as what it saves: the input of a product only for the gradient of a matrix
     beside it, as a frozen weight has none."""
-    adapter = request.workload.adapter
-    if adapter is None:
+    stated, wanted = request.workload.implementation, _wanted(request)
+    if not wanted and stated is not None and stated.trained == "adapters":
+        wanted = {target.value for target in stated.adapter_targets or ()}
+    if not wanted:
         return block
-    trained = {name for name, module in _MODULES.items() if module in {target.value for target in adapter.targets}}
+    trained = {name for name, module in _MODULES.items() if module in wanted}
 
     def reads(operator: Operator) -> tuple[str, ...]:
         if operator.kind is not OperatorKind.MATMUL or any(weight.name in trained for weight in operator.weights):
@@ -262,9 +264,13 @@ def adapter_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             yield Violation(Rule.SEARCH, where, "state beside adapters that does not stay on the device")
 
 
-def _sides(block: Block, request: TrainingRequest) -> list[tuple[int, int]]:
+def _wanted(request: TrainingRequest) -> set[str]:
     adapter = request.workload.adapter
-    wanted = set() if adapter is None else {target.value for target in adapter.targets}
+    return set() if adapter is None else {target.value for target in adapter.targets}
+
+
+def _sides(block: Block, request: TrainingRequest) -> list[tuple[int, int]]:
+    wanted = _wanted(request)
     return [
         _rows_and_columns(operator, weight, request)
         for operator in block.operators

@@ -18,7 +18,8 @@ from meshwright.app.launching.parts.launch_files import config_of, words_of_conf
 from meshwright.app.launching.parts.start import Start
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.adapter import AdapterTarget, BaseFormat
+from meshwright.costmodels.model.adapter import BaseFormat
+from meshwright.costmodels.model.implementation import AdapterTarget
 from meshwright.solver.problem.choices import Launcher
 
 

@@ -244,7 +244,7 @@ def training_state(
 ) -> TrainingState:
     """State of parameters that groups of ranks share, with ``copies`` of tied ones beside them; of a frozen model nothing is
     updated."""
-    workload, only_weights = request.workload, implementation.trained is TrainedWeights.ADAPTERS
+    workload, only_weights = request.workload, implementation.trained is not TrainedWeights.ALL
     optimizer = candidate.optimizer or workload.optimizer
     of_block = [block_optimizer(optimizer, request.model, name) for name in blocks]
     rates_s = np.zeros((2, len(blocks)))

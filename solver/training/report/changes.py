@@ -87,7 +87,7 @@ def _may_hold_state(request: TrainingRequest) -> bool:
     ]
     weights = (1.0 - max(search.offload_weights, default=0.0)) * whole[0].weights
     states = (1.0 - max(search.offload_optimizer, default=0.0)) * min(each.optimizer for each in whole)
-    if implementation_of(workload, search).trained is TrainedWeights.ADAPTERS:
+    if implementation_of(workload, search).trained is not TrainedWeights.ALL:
         states = 0.0
     if workload.adapter is not None and workload.adapter.base_format is BaseFormat.NF4:
         weights = NF4_BYTES

@@ -15,8 +15,8 @@ from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadErr
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.adapter import Adapter, AdapterTarget, BaseFormat
-from meshwright.costmodels.model.implementation import TrainedWeights
+from meshwright.costmodels.model.adapter import Adapter, BaseFormat
+from meshwright.costmodels.model.implementation import AdapterTarget, TrainedWeights
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.answer.predicted import Status
