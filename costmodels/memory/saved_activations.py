@@ -15,6 +15,7 @@ from meshwright.costmodels.model.adapter import Adapter, has_adapter
 from meshwright.costmodels.model.formats import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.implementation import (
     AttentionFormat,
+    GatedInputs,
     Implementation,
     LossKernels,
     Projections,
@@ -32,7 +33,8 @@ _SINGLE = DType.FP32.size_bytes
 class SavingRules:
     """The rules that decide the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how,
     loss, the format asked for, how queries, keys and values are projected, over how many ranks (cp) attention splits a
-    sequence, what keeping a value keeps, in which format attention computes, and whether weights have gradients."""
+    sequence, what keeping a value keeps, in which format attention computes, whether weights have gradients, and in which
+    format a gated activation keeps its inputs."""
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
@@ -45,6 +47,7 @@ class SavingRules:
     value: ValueStorage = ValueStorage.OWN
     attention: AttentionFormat = AttentionFormat.WORKING
     trained: TrainedWeights = TrainedWeights.ALL
+    gated_inputs: GatedInputs = GatedInputs.WORKING
 
     @property
     def eager_norms(self) -> bool:
@@ -59,6 +62,10 @@ class SavingRules:
     def keeps_in_fp8(self, operator: Operator) -> bool:
         """Return True for attention that computes in fp8, which keeps the casts of its inputs and its output as it came."""
         return self.attention is AttentionFormat.FP8 and operator.kind is OperatorKind.ATTENTION
+
+    def casts_to_keep(self, operator: Operator) -> bool:
+        """Return True for a gated activation function whose inputs are cast to be kept."""
+        return self.gated_inputs is GatedInputs.FP8 and vector_shape(operator) is VectorShape.GATED_ACTIVATION
 
     @property
     def low_bytes(self) -> float:
@@ -84,7 +91,7 @@ def saved_element_bytes(
                 (cast_again if operator.name in rerun else in_low_precision).add(name)
             elif operator.name in rerun:
                 as_written.add(name)
-            elif rules.keeps_in_fp8(operator):
+            elif rules.keeps_in_fp8(operator) or rules.casts_to_keep(operator):
                 copies[name] += DType.FP8.size_bytes
             else:
                 native, more = _kept_by_kernel(operator, rules, is_first=index == 0)

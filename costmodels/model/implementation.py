@@ -44,6 +44,14 @@ class AttentionFormat(StrEnum):
     it, and the casts are kept (Transformer Engine's fp8_dpa, which needs its fp8 context)."""
 
 
+class GatedInputs(StrEnum):
+    """The number format in which the inputs of a gated activation function are kept."""
+
+    WORKING = "working"
+    FP8 = "fp8"
+    """One byte each, cast back before the backward pass (Megatron-LM's activation_func_fp8_input_store)."""
+
+
 class SelectiveRecompute(StrEnum):
     """The operators that a framework's selective recomputation runs again."""
 
@@ -253,6 +261,7 @@ class Implementation:
     tensor_overlap: TensorOverlap = TensorOverlap.NONE
     projections: Projections = Projections.JOINT
     gated: GatedProducts = GatedProducts.ONE
+    gated_inputs: GatedInputs = GatedInputs.WORKING
     value: ValueStorage = ValueStorage.OWN
     attention_kernels: AttentionKernels = AttentionKernels.FUSED
     dropout: Dropout = Dropout.NONE

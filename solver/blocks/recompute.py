@@ -224,6 +224,7 @@ def kept_bytes(
         implementation.value,
         implementation.attention_format if recipe.dtype else AttentionFormat.WORKING,
         implementation.trained,
+        implementation.gated_inputs,
     )
     tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
     by_mode = {

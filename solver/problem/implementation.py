@@ -15,6 +15,7 @@ from meshwright.costmodels.model.implementation import (
     Dropout,
     FlashAttention,
     FrozenWeights,
+    GatedInputs,
     GatedProducts,
     GradientReduction,
     HeadGradients,
@@ -62,6 +63,7 @@ class StatedImplementation:
     tensor_overlap      communication over tp that runs under computation
     projections         whether queries, keys and values are one product
     gated               products by which a gated feed-forward network reads its input
+    gated_inputs        number format in which that network keeps the inputs of its activation function
     value               what attention keeps of its value
     reduction           when gradients travel that are summed once a step
     head_gradients      when weight gradients of the head are computed
@@ -90,6 +92,7 @@ class StatedImplementation:
     tensor_overlap: TensorOverlap | None = None
     projections: Projections | None = None
     gated: GatedProducts | None = None
+    gated_inputs: GatedInputs | None = None
     value: ValueStorage | None = None
     reduction: GradientReduction | None = None
     head_gradients: HeadGradients | None = None

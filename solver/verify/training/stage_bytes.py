@@ -287,6 +287,8 @@ def form_bytes(
             elif in_fp8 and operator.kind is OperatorKind.ATTENTION:
                 # Copies of what it read and wrote, of its own.
                 extra[name] = extra.get(name, 0.0) + DType.FP8.size_bytes
+            elif stated is not None and stated.gated_inputs == "fp8" and _is_gated(operator):
+                extra[name] = extra.get(name, 0.0) + DType.FP8.size_bytes
             elif operator.kind is OperatorKind.LOSS and layers not in (Layers.COMPILED, Layers.OTHER):
                 # The softmax, in fp32; the logits it came from are not read again.
                 extra[name] = extra.get(name, 0.0) + _FP32

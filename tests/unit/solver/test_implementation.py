@@ -27,6 +27,7 @@ from meshwright.costmodels.model.implementation import (
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
 from meshwright.costmodels.units import GIB, DType
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
 from meshwright.solver.api import predict, solve
 from meshwright.solver.blocks.recompute import kept_bytes
 from meshwright.solver.control import ignore_progress, never_stop
@@ -226,6 +227,19 @@ def test_adapters_beside_some_products_take_less_time() -> None:
 
     attention, all_ = adapters("q_proj", "k_proj", "v_proj", "o_proj"), adapters()
     assert step_s(adapters("q_proj")) <= step_s(attention) < step_s(all_)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_inputs_of_gated_activations_kept_in_fp8_take_half(recompute: str) -> None:
+    def first(implementation: dict[str, Any]) -> Stage:
+        return flat(planned(implementation, recompute=[recompute], schedules=["1f1b"])).stages[0]
+
+    working, fp8 = first({}), first({"gated_inputs": "fp8"})
+    assert working.blocks == fp8.blocks
+    layers = sum(span.count for span in fp8.blocks if span.block == "layer")
+    # A byte less of both inputs, split over two tp ranks, of two micro-batches; under full recomputation of one layer at work.
+    less = 0 if recompute == "full" else 2 * layers * 4096 * 14336
+    assert working.memory.activations_bytes - fp8.memory.activations_bytes == pytest.approx(less)
 
 
 def test_products_without_an_adapter_keep_no_input() -> None:
