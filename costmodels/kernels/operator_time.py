@@ -19,7 +19,7 @@ from meshwright.costmodels.kernels.compute import (
 )
 from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_traffic
 from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, vector_traffic
-from meshwright.costmodels.model.adapter import NF4_BYTES, Adapter, has_adapter
+from meshwright.costmodels.model.adapter import Adapter, AdapterKind, BaseFormat, has_adapter
 from meshwright.costmodels.model.dims import BATCH, SEQ, WHOLE_SEQUENCE, TokenSlice
 from meshwright.costmodels.model.documents import PackedDocuments, flops_of_documents
 from meshwright.costmodels.model.formats import MatmulRecipe
@@ -444,6 +444,19 @@ def convolution_products_s(
 # Time that adapters of low rank, and frozen weights of four bits, add to a product.
 
 
+_DORA_FORWARD, _DORA_BACKWARD = 9, 14
+"""Times that rows of outputs are read or written beside LoRA's (PEFT's dora.py, kernel by kernel): forward the weight's part is
+scaled (2), the adapter's twice (4), and both are summed (3); backward each scaling passes the gradient on (2 each, three of
+them), and of the two with a trained factor the gradient is multiplied by the rows and summed (4 each)."""
+
+
+def _cast_bytes(operator: Operator, sizes: Mapping[str, int], size: float) -> float:
+    """Bytes of casting an int8 product's input and 32-bit output, beyond the output in the working format."""
+    read = sum(tensor.elements(sizes) for tensor in operator.inputs)
+    written = sum(tensor.elements(sizes) for tensor in operator.outputs)
+    return read * (size + DType.INT8.size_bytes) + written * 2 * DType.FP32.size_bytes
+
+
 def adapter_s(
     adapter: Adapter, operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType
 ) -> tuple[float, float]:
@@ -451,12 +464,16 @@ def adapter_s(
 
     Forward two thin products and a sum with the product's output; backward the gradients of the latent, of both matrices and of
     the input, and a sum with the product's input gradient (Hu et al. 2021, section 4.1). A weight of four bits is read and
-    written in the working format before each pass (Dettmers et al. 2023, eq. 5).
+    written in the working format before each pass (Dettmers et al. 2023, eq. 5), one of eight bits before the second, and for
+    the first its input is cast, and its output comes in 32 bits (Dettmers et al. 2022, section 2.1).
     """
     rows, _, _ = matmul_shape(operator, sizes)
     size, rank = dtype.size_bytes, adapter.rank
-    unpacking_s = sum(sustained_memory_s(device, n * (NF4_BYTES + size)) for n in adapter.packed(operator, sizes))
-    forward_s = backward_s = unpacking_s
+    packed = sum(adapter.packed(operator, sizes))
+    backward_s = sustained_memory_s(device, adapter.packed_bytes(operator, sizes) + packed * size) if packed else 0.0
+    forward_s = backward_s
+    if packed and adapter.base_format is BaseFormat.INT8:
+        forward_s = sustained_memory_s(device, _cast_bytes(operator, sizes, size))
 
     def product_s(m: int, n: int, k: int) -> float:
         moved_s = sustained_memory_s(device, (m * k + k * n + m * n) * size)
@@ -464,6 +481,12 @@ def adapter_s(
 
     for inputs, outputs in adapter.sides(operator, sizes):
         forward_s += product_s(rows, rank, inputs) + product_s(rows, outputs, rank)
+        if adapter.kind is AdapterKind.DORA:
+            # The adapter as a matrix, made of an identity, its sum with the weight, and the norm of that.
+            forward_s += product_s(inputs, rank, inputs) + product_s(inputs, outputs, rank)
+            forward_s += sustained_memory_s(device, 4 * inputs * outputs * size)
+            forward_s += sustained_memory_s(device, _DORA_FORWARD * rows * outputs * size)
+            backward_s += sustained_memory_s(device, _DORA_BACKWARD * rows * outputs * size)
         forward_s += sustained_memory_s(device, 3 * rows * outputs * size)
         backward_s += product_s(rows, rank, outputs) + product_s(rank, outputs, rows)
         backward_s += product_s(inputs, rank, rows) + product_s(rows, inputs, rank)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.kernels.vector_traffic import VectorShape, vector_shape
-from meshwright.costmodels.model.adapter import Adapter, has_adapter
+from meshwright.costmodels.model.adapter import Adapter, BaseFormat, has_adapter
+from meshwright.costmodels.model.dims import VOCAB
 from meshwright.costmodels.model.formats import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
 from meshwright.costmodels.model.implementation import (
     AttentionFormat,
@@ -127,7 +128,12 @@ def without_frozen_inputs(
     trained, targets = implementation.trained, implementation.adapter_targets
     if trained is TrainedWeights.ALL:
         return tuple(operators)
-    return tuple(op if has_adapter(op, trained, adapter, targets) else _saving_no_input(op) for op in operators)
+    # An int8 product keeps its input whatever reads it (MatMul8bitLt of bitsandbytes).
+    in_int8 = adapter is not None and adapter.base_format is BaseFormat.INT8
+    return tuple(
+        op if has_adapter(op, trained, adapter, targets) or (in_int8 and VOCAB not in op.dims) else _saving_no_input(op)
+        for op in operators
+    )
 
 
 def _saving_no_input(operator: Operator) -> Operator:

@@ -270,11 +270,9 @@ def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> flo
         for operator in block.operators
         if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
     )
-    # A weight of four bits is unpacked while a product reads it.
-    packed = (
-        [] if setting.adapter is None else [n for operator in block.operators for n in setting.adapter.packed(operator, sizes)]
-    )
-    return (max(elements, default=0.0) / setting.tp + max(packed, default=0)) * setting.dtype.size_bytes
+    # A packed weight is unpacked while a product reads it.
+    made = [] if setting.adapter is None else [setting.adapter.made_at_once(operator, sizes) for operator in block.operators]
+    return (max(elements, default=0.0) / setting.tp + max(made, default=0)) * setting.dtype.size_bytes
 
 
 def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:

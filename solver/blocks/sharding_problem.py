@@ -409,9 +409,9 @@ class _Costing:
             # No partial mode runs a scan again.
             cost[_KEPT_BYTES] += step_by_step_kept_bytes(operator, local, setting.dtype)
         if setting.adapter is not None:
-            # Latents, which the gradients of the second matrices read.
-            latents = matmul_shape(operator, local)[0] * setting.adapter.rank if setting.adapter.sides(operator, local) else 0
-            cost[_KEPT_BYTES] += latents * len(setting.adapter.sides(operator, local)) * setting.dtype.size_bytes
+            # Latents, which the gradients of the second matrices read, and what magnitudes multiply.
+            values = setting.adapter.kept_values(operator, local)
+            cost[_KEPT_BYTES] += values * (matmul_shape(operator, local)[0] if values else 0) * setting.dtype.size_bytes
         self._add_boundary(cost, operator, strategy)
         if operator.kind in _ALONG_THE_SEQUENCE and setting.cp > 1:
             self._add_context_parallel(cost, operator, local, time)

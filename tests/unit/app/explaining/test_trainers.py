@@ -22,6 +22,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from tests.support.requests_given import resolved, training
 from tests.unit.app.explaining.resolving import resolve
 
+DORA = {"rank": 16, "targets": ["q_proj", "v_proj"], "base_format": "int8", "kind": "dora"}
 QLORA = {"rank": 16, "targets": ["q_proj", "v_proj"], "base_format": "nf4"}
 LORA = {"rank": 8, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
 
@@ -44,6 +45,7 @@ def stated(text: str, **files: str) -> StatedTraining:
         ({"zero_stages": [0], "recompute": ["none"]}, None),
         ({"zero_stages": [0], "recompute": ["full"]}, LORA),
         ({"zero_stages": [0], "recompute": ["none"]}, QLORA),
+        ({"zero_stages": [0], "recompute": ["none"]}, DORA),
     ],
     ids=str,
 )

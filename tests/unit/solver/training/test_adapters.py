@@ -15,7 +15,7 @@ from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadErr
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.adapter import Adapter, BaseFormat
+from meshwright.costmodels.model.adapter import Adapter, AdapterKind, BaseFormat
 from meshwright.costmodels.model.implementation import AdapterTarget, TrainedWeights
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import AnsweredRequest
@@ -65,6 +65,33 @@ def test_qlora_packs_the_products_of_layers_alone() -> None:
     assert memory.weights_bytes == pytest.approx(whole + PACKED * 4.127 / 8 + 4 * LORA_16, rel=1e-4)
     # The widest weight is unpacked while a product reads it.
     assert memory.transient_bytes >= 2 * 4096 * 14336
+
+
+def test_eight_bits_take_a_byte_a_weight_and_a_scale_an_output() -> None:
+    int8 = asked(Adapter(16, base_format=BaseFormat.INT8), recompute=(Recompute.NONE,), microbatch=(1,))
+    memory = flat(planned(int8)).stages[0].memory
+    outputs = 32 * (4096 + 1024 + 1024 + 4096 + 2 * 14336 + 4096)
+    assert memory.weights_bytes == pytest.approx(2 * (LLAMA.parameters() - PACKED) + PACKED + 4 * outputs + 4 * LORA_16)
+    # Its products keep their inputs, with an adapter or without.
+    few = replace(int8, workload=replace(int8.workload, adapter=Adapter(16, (AdapterTarget.Q,), BaseFormat.INT8)))
+    latents = 32 * 2048 * 2 * 6 * 16
+    less = memory.activations_bytes - flat(planned(few)).stages[0].memory.activations_bytes
+    assert less == pytest.approx(latents)
+
+
+def test_dora_has_a_magnitude_an_output_and_keeps_what_it_multiplies() -> None:
+    given: dict[str, Any] = {"recompute": (Recompute.NONE,), "zero_stages": (0,), "microbatch": (1,)}
+    lora, dora = (planned(asked(Adapter(16, kind=kind), **given)) for kind in AdapterKind)
+    one, other = (flat(plan).stages[0].memory for plan in (lora, dora))
+    outputs = 32 * (4096 + 1024 + 1024 + 4096 + 2 * 14336 + 4096)
+    assert other.weights_bytes - one.weights_bytes == pytest.approx(4 * outputs)
+    assert other.optimizer_bytes - one.optimizer_bytes == pytest.approx(8 * outputs)
+    assert other.activations_bytes - one.activations_bytes == pytest.approx(2048 * 2 * 2 * outputs)
+    # A weight unpacked, its adapter as a matrix, and their sum.
+    down = LLAMA.block("layer").operator("down_proj")
+    assert Adapter(16, base_format=BaseFormat.INT8, kind=AdapterKind.DORA).made_at_once(down, LLAMA.dims) == 3 * 4096 * 14336
+    assert lora.predicted is not None and dora.predicted is not None
+    assert 1.1 < (dora.predicted.step_time_s or 0.0) / (lora.predicted.step_time_s or 1.0) < 2.0
 
 
 def test_targets_choose_what_has_an_adapter() -> None:
@@ -133,7 +160,7 @@ def test_a_step_takes_less_time_than_training_all_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule"),
+    ("field", "rule"),
     [
         ("weights_bytes", Rule.WEIGHTS),
         ("gradients_bytes", Rule.GRADIENTS),
@@ -142,11 +169,14 @@ def test_a_step_takes_less_time_than_training_all_weights() -> None:
     ],
 )
 @pytest.mark.parametrize("factor", [0.999, 1.001])
-def test_the_checker_counts_what_a_plan_claims(kind: str, rule: Rule, factor: float) -> None:
-    request = asked(Adapter(64, base_format=BaseFormat.NF4), recompute=(Recompute.NONE,))
+@pytest.mark.parametrize(
+    "adapter", [Adapter(64, base_format=BaseFormat.NF4), Adapter(8, (AdapterTarget.Q,), BaseFormat.INT8, AdapterKind.DORA)]
+)
+def test_the_checker_counts_what_a_plan_claims(field: str, rule: Rule, factor: float, adapter: Adapter) -> None:
+    request = asked(adapter, recompute=(Recompute.NONE,))
     plan = planned(request)
     (stage,) = flat(plan).stages
-    memory = replace(stage.memory, **{kind: factor * getattr(stage.memory, kind)})
+    memory = replace(stage.memory, **{field: factor * getattr(stage.memory, field)})
     changed = with_fields(plan, stages=(replace(stage, memory=memory),))
     assert rule in {violation.rule for violation in check(changed, request)}
 
