@@ -47,6 +47,9 @@ _WEIGHTS = {
     AdapterTarget.DOWN: "w_down",
 }
 
+ATTENTION = frozenset({AdapterTarget.Q, AdapterTarget.K, AdapterTarget.V, AdapterTarget.O})
+"""Projections of attention."""
+
 NF4_BYTES = (4.0 + 8.0 / 64 + 32.0 / (64 * 256)) / 8.0
 """Bytes of a weight: 4 bits, a constant of 8 bits for 64 weights, and one of 32 bits for 256 of those (QLoRA, section 3)."""
 

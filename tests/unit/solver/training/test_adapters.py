@@ -37,6 +37,9 @@ LORA_16 = 41_943_040
 PACKED = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336)
 
 
+ATTENTION_ALONE = (AdapterTarget.Q, AdapterTarget.K, AdapterTarget.V, AdapterTarget.O)
+
+
 def asked(adapter: Adapter | None, *, layers: int = 32, launcher: Launcher = Launcher.TRL, **search: Any) -> TrainingRequest:
     """The model on a node of eight H100."""
     chain = tuple(replace(run, repeat=layers) if run.repeat > 1 else run for run in LLAMA.chain)
@@ -101,10 +104,9 @@ def test_targets_choose_what_has_an_adapter() -> None:
 
 
 def test_only_inputs_that_a_gradient_reads_are_kept() -> None:
-    attention = (AdapterTarget.Q, AdapterTarget.K, AdapterTarget.V, AdapterTarget.O)
     requests = [
         asked(Adapter(8, targets), recompute=(Recompute.NONE,), zero_stages=(0,), microbatch=(1,))
-        for targets in (attention, tuple(AdapterTarget))
+        for targets in (ATTENTION_ALONE, tuple(AdapterTarget))
     ]
     few, all_ = (flat(planned(request)).stages[0].memory.activations_bytes for request in requests)
     # Of each token what the feed-forward network's products read, the normed stream and the activation, and three latents.
@@ -150,6 +152,16 @@ def test_plans_are_the_best_of_all_choices_and_agree_with_their_own_prediction(b
     assert len(steps_s) > 3
     assert plan.predicted is not None
     assert plan.predicted.step_time_s == pytest.approx(min(steps_s))
+
+
+def test_routed_experts_lie_frozen_beside_adapters_of_attention() -> None:
+    mixtral = model("mixtral-8x7b")
+    plan = planned(replace(asked(Adapter(16, ATTENTION_ALONE), zero_stages=(3,)), model=mixtral))
+    memory = flat(plan).stages[0].memory
+    trained = 32 * 16 * ((4096 + 4096) * 2 + (4096 + 1024) * 2)
+    ranks = flat(plan).stages[0].shard_ranks or 8
+    assert memory.gradients_bytes == pytest.approx(4 * trained / ranks)
+    assert memory.weights_bytes == pytest.approx((2 * mixtral.parameters() + 4 * trained) / ranks)
 
 
 def test_a_step_takes_less_time_than_training_all_weights() -> None:
@@ -211,8 +223,10 @@ def test_workloads_that_do_not_go_with_adapters_are_refused() -> None:
     request = asked(Adapter(16))
     with pytest.raises(WorkloadError, match="optimizer"):
         replace(request, workload=replace(request.workload, optimizer=Optimizer.MUON))
-    with pytest.raises(WorkloadError, match="routed experts"):
-        replace(request, model=model("mixtral-8x7b"))
+    packed = replace(request.workload, adapter=Adapter(16, ATTENTION_ALONE, BaseFormat.NF4))
+    for workload in (request.workload, packed):
+        with pytest.raises(WorkloadError, match="routed experts"):
+            replace(request, model=model("mixtral-8x7b"), workload=workload)
     with pytest.raises(WorkloadError, match="each once"):
         Adapter(16, (AdapterTarget.Q, AdapterTarget.Q))
 
