@@ -70,6 +70,18 @@ def test_the_script_of_a_plan_predicts_the_plan(launcher: str, search: dict[str,
     assert read.workload.get("adapter") == (None if adapter is None else {"base_format": "working"} | adapter)
 
 
+@pytest.mark.parametrize("adapter", [LORA, QLORA, DORA])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_adapters_of_a_script_over_accelerate_are_read_back(adapter: dict[str, Any], recompute: str) -> None:
+    search = {"launcher": "accelerate", "zero_stages": [0], "recompute": [recompute]}
+    request = resolved(training(search=search, workload=training()["workload"] | {"seq_len": 1024, "adapter": adapter}))
+    written = export(solve(request, stop=never_stop, progress=ignore_progress), request, "accelerate")
+    read = stated(script(written))
+    assert read.workload["adapter"] == {"base_format": "working"} | adapter
+    assert read.recompute == recompute
+    assert any("peft.get_peft_model" in said for said in written.assumptions)
+
+
 AXOLOTL = """
 base_model: NousResearch/Meta-Llama-3.1-8B
 load_in_4bit: true

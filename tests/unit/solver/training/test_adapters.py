@@ -234,7 +234,7 @@ def test_workloads_that_do_not_go_with_adapters_are_refused() -> None:
 def test_launchers_that_train_no_adapters_export_none() -> None:
     request = asked(Adapter(16))
     with pytest.raises(ExportError, match="train all weights"):
-        export(planned(request), request, "accelerate")
+        export(planned(request), request, "deepspeed")
 
 
 def test_packed_weights_that_fit_are_not_left_out_of_suggestions() -> None:
