@@ -15,6 +15,8 @@ from meshwright.costmodels.errors import InvalidInputError
 REQUEST_SCHEMA = "meshwright.request/1"
 SERVING_LAUNCHER = "vllm"
 """The launcher of a serving request in one line that names none; that of request files is a launcher of training."""
+ADAPTER_LAUNCHER = "trl"
+"""The same of a request with adapters, which few launchers train."""
 _OVER_AN_ENGINE = frozenset({"dynamo", "llm-d", "ray-serve", "kserve", "skypilot"})
 """Schedulers of servers that are named as launchers: they start that launcher's, in its space."""
 
@@ -52,7 +54,8 @@ def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -
         document["workload"]["precision"] = line.precision
     if line.objective is not None:
         document["objective"] = line.objective
-    launcher = line.launcher or (SERVING_LAUNCHER if task is Task.SERVE else None)
+    usual = SERVING_LAUNCHER if task is Task.SERVE else ADAPTER_LAUNCHER if "adapter" in document["workload"] else None
+    launcher = line.launcher or usual
     if task is Task.SERVE and launcher in _OVER_AN_ENGINE:
         launcher = SERVING_LAUNCHER
     return document | ({"search": {"launcher": launcher}} if launcher else {})
@@ -106,7 +109,16 @@ def _serving(line: OneLine) -> dict[str, Any]:
 
 
 def _training(line: OneLine) -> dict[str, Any]:
-    return {"kind": "training", "global_batch": _count(line, "batch"), "seq_len": _count(line, "seq")}
+    work = {"kind": "training", "global_batch": _count(line, "batch"), "seq_len": _count(line, "seq")}
+    return work | ({"adapter": adapter} if (adapter := _adapter(line)) else {})
+
+
+def _adapter(line: OneLine) -> dict[str, Any]:
+    if line.lora is not None and line.qlora is not None:
+        raise InvalidInputError("adapters have one rank", given="--lora and --qlora", allowed="one of them")
+    if line.qlora is not None:
+        return {"rank": _count(line, "qlora"), "base_format": "nf4"}
+    return {} if line.lora is None else {"rank": _count(line, "lora")}
 
 
 def _targets(line: OneLine) -> dict[str, float]:

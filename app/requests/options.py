@@ -77,6 +77,8 @@ class OneLine:
     )
     batch: str | None = _training("sequences a step.", "N", label="Sequences a step", example="512")
     seq: str | None = _training("tokens of a sequence: 8192, 8k.", TOKENS, label="Tokens of a sequence", example="8192")
+    lora: str | None = _training("adapters of this rank beside frozen weights.", "RANK")
+    qlora: str | None = _training("the same, the frozen weights in four bits.", "RANK")
     precision: str | None = _option("With --gpus: bf16, fp8 ...", "FORMAT", label="Precision")
     launcher: str | None = _option("With --gpus: vllm, megatron-lm ...", "NAME", label="Launcher")
     objective: str | None = _option("With --gpus: throughput, devices, cost ...", "NAME", label="Objective")

@@ -39,6 +39,7 @@ from meshwright.costmodels.cluster.cluster import (
 )
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.adapter import AdapterKind
 from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import SERVERS
@@ -197,6 +198,9 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["workload"].get("adapter", True) is None:
         # Requests from before adapters keep theirs.
         del whole["workload"]["adapter"]
+    elif whole["workload"].get("adapter", {}).get("kind") == AdapterKind.LORA:
+        # Those from before DoRA, too.
+        del whole["workload"]["adapter"]["kind"]
     if whole["workload"].get("lengths", True) is None:
         # Requests from before documents keep theirs.
         del whole["workload"]["lengths"]

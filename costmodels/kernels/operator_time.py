@@ -19,11 +19,18 @@ from meshwright.costmodels.kernels.compute import (
 )
 from meshwright.costmodels.kernels.step_by_step_scan import step_by_step_traffic
 from meshwright.costmodels.kernels.vector_traffic import KernelTraffic, vector_traffic
-from meshwright.costmodels.model.adapter import NF4_BYTES, Adapter
+from meshwright.costmodels.model.adapter import Adapter, AdapterKind, BaseFormat, has_adapter
 from meshwright.costmodels.model.dims import BATCH, SEQ, WHOLE_SEQUENCE, TokenSlice
 from meshwright.costmodels.model.documents import PackedDocuments, flops_of_documents
 from meshwright.costmodels.model.formats import MatmulRecipe
-from meshwright.costmodels.model.implementation import FlashAttention, LossKernels, ScanKernels, TrainedWeights, VectorKernels
+from meshwright.costmodels.model.implementation import (
+    AdapterTarget,
+    FlashAttention,
+    LossKernels,
+    ScanKernels,
+    TrainedWeights,
+    VectorKernels,
+)
 from meshwright.costmodels.model.operators import (
     Operator,
     OperatorKind,
@@ -60,6 +67,7 @@ def operator_time(
     recipe: MatmulRecipe = MatmulRecipe.WORKING,
     trained: TrainedWeights = TrainedWeights.ALL,
     adapter: Adapter | None = None,
+    targets: tuple[AdapterTarget, ...] = (),
     scan: ScanKernels = ScanKernels.FUSED,
     loss: LossKernels = LossKernels.BY_HAND,
     place: TokenSlice = WHOLE_SEQUENCE,
@@ -71,14 +79,16 @@ def operator_time(
     ``gradient_dtype`` is the format in which weight gradients add up over micro-batches; None: nothing is added up.
     ``kernels`` is how the framework runs vector operators, ``attention`` the generation of its fused attention, ``recipe`` how
     this operator's products are cast, ``trained`` whether its weights have gradients, ``adapter`` which adapters there are
-    instead (None: one of an unknown rank beside each product), ``scan`` how state-space mixers run, ``loss`` how the cross
-    entropy, ``place`` where the tokens lie in their sequence (cp 1), ``documents`` what a sequence is packed of (no ring).
+    instead (None: of an unknown rank beside ``targets``, or each product), ``scan`` how state-space mixers run, ``loss`` how
+    the cross entropy, ``place`` where the tokens lie in their sequence (cp 1), ``documents`` what a sequence is packed of.
     """
     if operator.kind is OperatorKind.MATMUL:
-        time = _matmul_time(operator, sizes, device=device, dtype=recipe.dtype or dtype, trained=trained, adapter=adapter)
+        computed, frozen = recipe.dtype or dtype, trained is not TrainedWeights.ALL
+        beside = _beside_frozen(operator, sizes, device, computed, adapter, targets) if frozen else None
+        time = _matmul_time(operator, sizes, device=device, dtype=computed, beside=beside)
         if recipe.scaling_passes:
             time = _with_scaling(time, operator, sizes, device, dtype, recipe)
-        if gradient_dtype is None or trained is TrainedWeights.ADAPTERS:
+        if gradient_dtype is None or frozen:
             return time
         return OperatorTime(time.forward_s, time.backward_s + _accumulation_s(operator, sizes, device, dtype, gradient_dtype))
     if operator.kind is OperatorKind.ATTENTION:
@@ -118,21 +128,19 @@ def _matmul_time(
     *,
     device: Device,
     dtype: DType,
-    trained: TrainedWeights,
-    adapter: Adapter | None,
+    beside: OperatorTime | None,
 ) -> OperatorTime:
-    """One GEMM forward, two backward; with routed weights a grouped GEMM whose rows are spread evenly over the experts."""
+    """One GEMM forward, two backward; with routed weights a grouped GEMM whose rows are spread evenly over the experts.
+
+    Frozen weights have no gradient, but ``beside`` them work of their own.
+    """
     m, n, k = matmul_shape(operator, sizes)
     groups = min(matmul_groups(operator, sizes), max(1, m))
     rows = -(-m // groups)
     forward = sustained_matmul_s(device, dtype, rows, n, k, batch=groups)
     # Input gradient dY W^T is (m, k, n); weight gradient X^T dY is (k, n, m).
     input_gradient = sustained_matmul_s(device, dtype, rows, k, n, batch=groups)
-    if trained is TrainedWeights.ADAPTERS:
-        if adapter is None:
-            beside = _adapter_time(operator, sizes, device, dtype)
-        else:
-            beside = OperatorTime(*adapter_s(adapter, operator, sizes, device=device, dtype=dtype))
+    if beside is not None:
         return OperatorTime(forward + beside.forward_s, input_gradient + beside.backward_s)
     weight_gradient = sustained_matmul_s(device, dtype, k, n, rows, batch=groups)
     return OperatorTime(forward, input_gradient + weight_gradient)
@@ -160,6 +168,21 @@ def weight_gradient_s(operator: Operator, sizes: Mapping[str, int], *, device: D
     m, n, k = matmul_shape(operator, sizes)
     groups = min(matmul_groups(operator, sizes), max(1, m))
     return sustained_matmul_s(device, dtype, k, n, -(-m // groups), batch=groups)
+
+
+def _beside_frozen(
+    operator: Operator,
+    sizes: Mapping[str, int],
+    device: Device,
+    dtype: DType,
+    adapter: Adapter | None,
+    targets: tuple[AdapterTarget, ...],
+) -> OperatorTime:
+    if adapter is not None:
+        return OperatorTime(*adapter_s(adapter, operator, sizes, device=device, dtype=dtype))
+    if has_adapter(operator, TrainedWeights.ADAPTERS, adapter, targets):
+        return _adapter_time(operator, sizes, device, dtype)
+    return OperatorTime(0.0, 0.0)
 
 
 def _adapter_time(operator: Operator, sizes: Mapping[str, int], device: Device, dtype: DType) -> OperatorTime:
@@ -421,6 +444,19 @@ def convolution_products_s(
 # Time that adapters of low rank, and frozen weights of four bits, add to a product.
 
 
+_DORA_FORWARD, _DORA_BACKWARD = 9, 14
+"""Times that rows of outputs are read or written beside LoRA's (PEFT's dora.py, kernel by kernel): forward the weight's part is
+scaled (2), the adapter's twice (4), and both are summed (3); backward each scaling passes the gradient on (2 each, three of
+them), and of the two with a trained factor the gradient is multiplied by the rows and summed (4 each)."""
+
+
+def _cast_bytes(operator: Operator, sizes: Mapping[str, int], size: float) -> float:
+    """Bytes of casting an int8 product's input and 32-bit output, beyond the output in the working format."""
+    read = sum(tensor.elements(sizes) for tensor in operator.inputs)
+    written = sum(tensor.elements(sizes) for tensor in operator.outputs)
+    return read * (size + DType.INT8.size_bytes) + written * 2 * DType.FP32.size_bytes
+
+
 def adapter_s(
     adapter: Adapter, operator: Operator, sizes: Mapping[str, int], *, device: Device, dtype: DType
 ) -> tuple[float, float]:
@@ -428,12 +464,16 @@ def adapter_s(
 
     Forward two thin products and a sum with the product's output; backward the gradients of the latent, of both matrices and of
     the input, and a sum with the product's input gradient (Hu et al. 2021, section 4.1). A weight of four bits is read and
-    written in the working format before each pass (Dettmers et al. 2023, eq. 5).
+    written in the working format before each pass (Dettmers et al. 2023, eq. 5), one of eight bits before the second, and for
+    the first its input is cast, and its output comes in 32 bits (Dettmers et al. 2022, section 2.1).
     """
     rows, _, _ = matmul_shape(operator, sizes)
     size, rank = dtype.size_bytes, adapter.rank
-    unpacking_s = sum(sustained_memory_s(device, n * (NF4_BYTES + size)) for n in adapter.packed(operator, sizes))
-    forward_s = backward_s = unpacking_s
+    packed = sum(adapter.packed(operator, sizes))
+    backward_s = sustained_memory_s(device, adapter.packed_bytes(operator, sizes) + packed * size) if packed else 0.0
+    forward_s = backward_s
+    if packed and adapter.base_format is BaseFormat.INT8:
+        forward_s = sustained_memory_s(device, _cast_bytes(operator, sizes, size))
 
     def product_s(m: int, n: int, k: int) -> float:
         moved_s = sustained_memory_s(device, (m * k + k * n + m * n) * size)
@@ -441,6 +481,12 @@ def adapter_s(
 
     for inputs, outputs in adapter.sides(operator, sizes):
         forward_s += product_s(rows, rank, inputs) + product_s(rows, outputs, rank)
+        if adapter.kind is AdapterKind.DORA:
+            # The adapter as a matrix, made of an identity, its sum with the weight, and the norm of that.
+            forward_s += product_s(inputs, rank, inputs) + product_s(inputs, outputs, rank)
+            forward_s += sustained_memory_s(device, 4 * inputs * outputs * size)
+            forward_s += sustained_memory_s(device, _DORA_FORWARD * rows * outputs * size)
+            backward_s += sustained_memory_s(device, _DORA_BACKWARD * rows * outputs * size)
         forward_s += sustained_memory_s(device, 3 * rows * outputs * size)
         backward_s += product_s(rows, rank, outputs) + product_s(rank, outputs, rows)
         backward_s += product_s(inputs, rank, rows) + product_s(rows, inputs, rank)

@@ -8,11 +8,22 @@ again between two products. A product below 16 bits keeps the copy of its input 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.costmodels.kernels.vector_traffic import VectorShape, vector_shape
+from meshwright.costmodels.model.adapter import Adapter, BaseFormat, has_adapter
+from meshwright.costmodels.model.dims import VOCAB
 from meshwright.costmodels.model.formats import ATTENTION_OUTPUT_BYTES, MatmulRecipe, SavedFormat
-from meshwright.costmodels.model.implementation import AttentionFormat, LossKernels, Projections, ValueStorage, VectorKernels
+from meshwright.costmodels.model.implementation import (
+    AttentionFormat,
+    GatedInputs,
+    Implementation,
+    LossKernels,
+    Projections,
+    TrainedWeights,
+    ValueStorage,
+    VectorKernels,
+)
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.costmodels.units import DType
 
@@ -23,7 +34,8 @@ _SINGLE = DType.FP32.size_bytes
 class SavingRules:
     """The rules that decide the form of saved tensors: working format, kernels, which products (by name) run below 16 bits how,
     loss, the format asked for, how queries, keys and values are projected, over how many ranks (cp) attention splits a
-    sequence, what keeping a value keeps, and in which format attention computes."""
+    sequence, what keeping a value keeps, in which format attention computes, whether weights have gradients, and in which
+    format a gated activation keeps its inputs."""
 
     dtype: DType
     kernels: VectorKernels = VectorKernels.FUSED
@@ -35,6 +47,8 @@ class SavingRules:
     cp: int = 1
     value: ValueStorage = ValueStorage.OWN
     attention: AttentionFormat = AttentionFormat.WORKING
+    trained: TrainedWeights = TrainedWeights.ALL
+    gated_inputs: GatedInputs = GatedInputs.WORKING
 
     @property
     def eager_norms(self) -> bool:
@@ -49,6 +63,10 @@ class SavingRules:
     def keeps_in_fp8(self, operator: Operator) -> bool:
         """Return True for attention that computes in fp8, which keeps the casts of its inputs and its output as it came."""
         return self.attention is AttentionFormat.FP8 and operator.kind is OperatorKind.ATTENTION
+
+    def casts_to_keep(self, operator: Operator) -> bool:
+        """Return True for a gated activation function whose inputs are cast to be kept."""
+        return self.gated_inputs is GatedInputs.FP8 and vector_shape(operator) is VectorShape.GATED_ACTIVATION
 
     @property
     def low_bytes(self) -> float:
@@ -74,7 +92,7 @@ def saved_element_bytes(
                 (cast_again if operator.name in rerun else in_low_precision).add(name)
             elif operator.name in rerun:
                 as_written.add(name)
-            elif rules.keeps_in_fp8(operator):
+            elif rules.keeps_in_fp8(operator) or rules.casts_to_keep(operator):
                 copies[name] += DType.FP8.size_bytes
             else:
                 native, more = _kept_by_kernel(operator, rules, is_first=index == 0)
@@ -103,6 +121,28 @@ def saved_element_bytes(
     return copies
 
 
+def without_frozen_inputs(
+    operators: Sequence[Operator], implementation: Implementation, adapter: Adapter | None
+) -> tuple[Operator, ...]:
+    """Return operators that save what their gradients read: a product of frozen weights without an adapter reads no input."""
+    trained, targets = implementation.trained, implementation.adapter_targets
+    if trained is TrainedWeights.ALL:
+        return tuple(operators)
+    # An int8 product keeps its input whatever reads it (MatMul8bitLt of bitsandbytes).
+    in_int8 = adapter is not None and adapter.base_format is BaseFormat.INT8
+    return tuple(
+        op if has_adapter(op, trained, adapter, targets) or (in_int8 and VOCAB not in op.dims) else _saving_no_input(op)
+        for op in operators
+    )
+
+
+def _saving_no_input(operator: Operator) -> Operator:
+    if operator.kind is not OperatorKind.MATMUL:
+        return operator
+    read = {tensor.name for tensor in operator.inputs}
+    return replace(operator, saved=tuple(name for name in operator.saved if name not in read))
+
+
 def _cast_for_saving(operators: Sequence[Operator], rules: SavingRules) -> set[tuple[str, str]]:
     """(activation function, input) pairs of which a copy in a low format is kept: inputs that a cast product wrote."""
     if rules.saved is SavedFormat.WORKING:
@@ -118,8 +158,8 @@ def _kept_by_kernel(operator: Operator, rules: SavingRules, *, is_first: bool) -
     match vector_shape(operator):
         case VectorShape.RMS_NORM if rules.eager_norms:
             # x in fp32, read by its square and by the product with 1/rms; the normed x in 16 bits, read by the weight's
-            # product. The 16-bit x itself is read by its cast alone, which keeps nothing.
-            return False, _SINGLE + rules.dtype.size_bytes
+            # product if that has a gradient. The 16-bit x itself is read by its cast alone, which keeps nothing.
+            return False, _SINGLE + (rules.dtype.size_bytes if rules.trained is TrainedWeights.ALL else 0)
         case VectorShape.GATED_ACTIVATION if rules.eager_activations and is_first:
             # The activation's own output is an input of the product with the other half.
             return True, rules.dtype.size_bytes

@@ -44,6 +44,14 @@ class AttentionFormat(StrEnum):
     it, and the casts are kept (Transformer Engine's fp8_dpa, which needs its fp8 context)."""
 
 
+class GatedInputs(StrEnum):
+    """The number format in which the inputs of a gated activation function are kept."""
+
+    WORKING = "working"
+    FP8 = "fp8"
+    """One byte each, cast back before the backward pass (Megatron-LM's activation_func_fp8_input_store)."""
+
+
 class SelectiveRecompute(StrEnum):
     """The operators that a framework's selective recomputation runs again."""
 
@@ -209,7 +217,19 @@ class TrainedWeights(StrEnum):
     ALL = "all"
     ADAPTERS = "adapters"
     """Low-rank adapters beside frozen weights (LoRA, Hu et al. 2021): products have no weight gradient, but an adapter beside
-    each, whose products are thin: they only move memory."""
+    each, or beside some, whose products are thin: they only move memory."""
+
+
+class AdapterTarget(StrEnum):
+    """A projection beside which there is an adapter, by the name that its module has in transformers."""
+
+    Q = "q_proj"
+    K = "k_proj"
+    V = "v_proj"
+    O = "o_proj"  # noqa: E741
+    GATE = "gate_proj"
+    UP = "up_proj"
+    DOWN = "down_proj"
 
 
 class FrozenWeights(StrEnum):
@@ -232,6 +252,7 @@ class Implementation:
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
     host: HostPath = HostPath.MODULES
     trained: TrainedWeights = TrainedWeights.ALL
+    adapter_targets: tuple[AdapterTarget, ...] = ()
     frozen_weights: FrozenWeights = FrozenWeights.WORKING
     scan: ScanKernels = ScanKernels.FUSED
     scan_over_ranks: ScanOverRanks = ScanOverRanks.STATES
@@ -240,6 +261,7 @@ class Implementation:
     tensor_overlap: TensorOverlap = TensorOverlap.NONE
     projections: Projections = Projections.JOINT
     gated: GatedProducts = GatedProducts.ONE
+    gated_inputs: GatedInputs = GatedInputs.WORKING
     value: ValueStorage = ValueStorage.OWN
     attention_kernels: AttentionKernels = AttentionKernels.FUSED
     dropout: Dropout = Dropout.NONE

@@ -11,10 +11,11 @@ and runs the whole forward pass again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from meshwright.costmodels.memory.saved_activations import SavingRules, saved_element_bytes
+from meshwright.costmodels.memory.saved_activations import SavingRules, saved_element_bytes, without_frozen_inputs
+from meshwright.costmodels.model.adapter import Adapter
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ, VOCAB
 from meshwright.costmodels.model.experts import expert_region
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
@@ -205,9 +206,11 @@ def kept_bytes(
     saved: SavedFormat = SavedFormat.WORKING,
     *,
     cp: int = 1,
+    adapter: Adapter | None = None,
 ) -> KeptBytes:
     """Return the bytes that a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format
-    ``saved``, and attention over ``cp`` ranks."""
+    ``saved``, attention over ``cp`` ranks, and weights frozen beside an ``adapter``."""
+    block = replace(block, operators=without_frozen_inputs(block.operators, implementation, adapter))
     products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
     rules = SavingRules(
         dtype,
@@ -220,6 +223,8 @@ def kept_bytes(
         cp,
         implementation.value,
         implementation.attention_format if recipe.dtype else AttentionFormat.WORKING,
+        implementation.trained,
+        implementation.gated_inputs,
     )
     tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
     by_mode = {
@@ -265,11 +270,9 @@ def working_bytes(graph: ModelGraph, block: Block, setting: BlockSetting) -> flo
         for operator in block.operators
         if operator.kind not in (OperatorKind.LOSS, OperatorKind.EMBEDDING) and VOCAB not in operator.dims
     )
-    # A weight of four bits is unpacked while a product reads it.
-    packed = (
-        [] if setting.adapter is None else [n for operator in block.operators for n in setting.adapter.packed(operator, sizes)]
-    )
-    return (max(elements, default=0.0) / setting.tp + max(packed, default=0)) * setting.dtype.size_bytes
+    # A packed weight is unpacked while a product reads it.
+    made = [] if setting.adapter is None else [setting.adapter.made_at_once(operator, sizes) for operator in block.operators]
+    return (max(elements, default=0.0) / setting.tp + max(made, default=0)) * setting.dtype.size_bytes
 
 
 def boundary_bytes(graph: ModelGraph, setting: BlockSetting) -> float:

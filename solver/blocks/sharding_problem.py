@@ -371,6 +371,7 @@ class _Costing:
             attention=setting.implementation.attention,
             trained=setting.implementation.trained,
             adapter=setting.adapter,
+            targets=setting.implementation.adapter_targets,
             scan=setting.implementation.scan,
             loss=setting.implementation.loss,
             recipe=setting.recipe if is_low else MatmulRecipe.WORKING,
@@ -411,9 +412,9 @@ class _Costing:
             # No partial mode runs a scan again.
             cost[_KEPT_BYTES] += step_by_step_kept_bytes(operator, local, setting.dtype)
         if setting.adapter is not None:
-            # Latents, which the gradients of the second matrices read.
-            latents = matmul_shape(operator, local)[0] * setting.adapter.rank if setting.adapter.sides(operator, local) else 0
-            cost[_KEPT_BYTES] += latents * len(setting.adapter.sides(operator, local)) * setting.dtype.size_bytes
+            # Latents, which the gradients of the second matrices read, and what magnitudes multiply.
+            values = setting.adapter.kept_values(operator, local)
+            cost[_KEPT_BYTES] += values * (matmul_shape(operator, local)[0] if values else 0) * setting.dtype.size_bytes
         self._add_boundary(cost, operator, strategy)
         if operator.kind in _ALONG_THE_SEQUENCE and setting.cp > 1:
             self._add_context_parallel(cost, operator, local, time)
@@ -505,7 +506,8 @@ class _Costing:
 
 def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
     """Return the bytes that a block keeps for the backward pass in a setting."""
-    return kept_bytes(block, setting.dtype, setting.implementation, setting.recipe, setting.saved, cp=setting.cp)
+    dtype, framework, adapter = setting.dtype, setting.implementation, setting.adapter
+    return kept_bytes(block, dtype, framework, setting.recipe, setting.saved, cp=setting.cp, adapter=adapter)
 
 
 # The seconds that tensor-parallel communication adds to the operators of a block: in full, or what the products beside it do
@@ -525,7 +527,7 @@ def sums_beside_weights(operator: Operator, implementation: Implementation) -> b
     return (
         operator.kind is OperatorKind.MATMUL
         and implementation.tensor_overlap in (TensorOverlap.WEIGHT_GRADIENT, TensorOverlap.USERBUFFERS)
-        and implementation.trained is not TrainedWeights.ADAPTERS
+        and implementation.trained is TrainedWeights.ALL
     )
 
 

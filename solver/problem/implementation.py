@@ -9,11 +9,13 @@ from meshwright.costmodels.errors import ModelError
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.dims import BATCH, HIDDEN, SEQ
 from meshwright.costmodels.model.implementation import (
+    AdapterTarget,
     AttentionFormat,
     AttentionKernels,
     Dropout,
     FlashAttention,
     FrozenWeights,
+    GatedInputs,
     GatedProducts,
     GradientReduction,
     HeadGradients,
@@ -53,6 +55,7 @@ class StatedImplementation:
     selective           what selective recomputation runs again
     host                the host's work for each operator
     trained             whether all weights are trained, or adapters beside them
+    adapter_targets     projections that have one; none given: each product
     frozen_weights      how weights lie that are not trained
     scan                kernels of state-space mixers
     scan_over_ranks     how ranks of a sequence share such a mixer
@@ -60,6 +63,7 @@ class StatedImplementation:
     tensor_overlap      communication over tp that runs under computation
     projections         whether queries, keys and values are one product
     gated               products by which a gated feed-forward network reads its input
+    gated_inputs        number format in which that network keeps the inputs of its activation function
     value               what attention keeps of its value
     reduction           when gradients travel that are summed once a step
     head_gradients      when weight gradients of the head are computed
@@ -80,6 +84,7 @@ class StatedImplementation:
     selective: SelectiveRecompute | None = None
     host: HostPath | None = None
     trained: TrainedWeights | None = None
+    adapter_targets: tuple[AdapterTarget, ...] | None = None
     frozen_weights: FrozenWeights | None = None
     scan: ScanKernels | None = None
     scan_over_ranks: ScanOverRanks | None = None
@@ -87,6 +92,7 @@ class StatedImplementation:
     tensor_overlap: TensorOverlap | None = None
     projections: Projections | None = None
     gated: GatedProducts | None = None
+    gated_inputs: GatedInputs | None = None
     value: ValueStorage | None = None
     reduction: GradientReduction | None = None
     head_gradients: HeadGradients | None = None

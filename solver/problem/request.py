@@ -16,7 +16,7 @@ from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, Conf
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.adapter import Adapter
+from meshwright.costmodels.model.adapter import ATTENTION, Adapter, BaseFormat
 from meshwright.costmodels.model.dims import EXPERTS, POSITIONS
 from meshwright.costmodels.model.documents import MAX_PACKED_TOKENS, DocumentLengths, Fill, PackedDocuments
 from meshwright.costmodels.model.experts import BALANCED, ExpertRouting
@@ -300,8 +300,12 @@ def _require_adapted(model: ModelGraph, workload: TrainingWorkload) -> None:
     adapter = workload.adapter
     if adapter is None:
         return
-    if EXPERTS in model.dims:
-        raise WorkloadError("adapters beside routed experts are not planned", given=model.name, allowed="a dense model")
+    if EXPERTS in model.dims and not (set(adapter.targets) <= ATTENTION and adapter.base_format is BaseFormat.WORKING):
+        raise WorkloadError(
+            "adapters beside routed experts, and packed weights of theirs, are not planned",
+            given={"model": model.name, "targets": [each.value for each in adapter.targets], "base": adapter.base_format.value},
+            allowed="targets: [q_proj, k_proj, v_proj, o_proj], base_format: working; or a dense model",
+        )
     if not any(adapter.sides(operator, model.dims) for block in model.blocks for operator in block.operators):
         raise WorkloadError(
             "the model has none of the adapter's targets",

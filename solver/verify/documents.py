@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -173,26 +174,67 @@ _PACKED_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 
 
 def adapter_elements(block: Block, request: TrainingRequest) -> int:
-    """Parameters of a block's adapters: r (k + n) for each weight of k by n (Hu et al. 2021, section 4.1)."""
+    """Parameters of a block's adapters: r (k + n) for each weight of k by n (Hu et al. 2021, section 4.1), and n magnitudes
+    under DoRA (Liu et al. 2024, eq. 5)."""
     adapter = request.workload.adapter
-    return 0 if adapter is None else adapter.rank * sum(rows + columns for rows, columns in _sides(block, request))
+    if adapter is None:
+        return 0
+    sides = _sides(block, request)
+    low_rank = adapter.rank * sum(rows + columns for rows, columns in sides)
+    return low_rank + (sum(columns for _, columns in sides) if adapter.kind.value == "dora" else 0)
 
 
 def latent_bytes(block: Block, request: TrainingRequest, tokens: int) -> float:
-    """Bytes of what a block's adapters keep for the backward pass: r values of each token between the two matrices."""
+    """Bytes of what a block's adapters keep for the backward pass: r values of each token between the two matrices, and under
+    DoRA the outputs of the weight and of the adapter, whose product with the gradient is the magnitude's."""
     adapter = request.workload.adapter
     if adapter is None:
         return 0.0
-    return float(len(_sides(block, request)) * adapter.rank * tokens * request.workload.precision.size_bytes)
+    sides = _sides(block, request)
+    scaled = 2 * sum(columns for _, columns in sides) if adapter.kind.value == "dora" else 0
+    return float((len(sides) * adapter.rank + scaled) * tokens * request.workload.precision.size_bytes)
+
+
+def read_backward(block: Block, request: TrainingRequest) -> Block:
+    """The block with what its backward pass reads as what it saves: the input of a product only for the gradient of a matrix
+    beside it, as a frozen weight has none."""
+    stated, wanted = request.workload.implementation, _wanted(request)
+    if not wanted and stated is not None and stated.trained == "adapters":
+        wanted = {target.value for target in stated.adapter_targets or ()}
+    if not wanted:
+        return block
+    trained = {name for name, module in _MODULES.items() if module in wanted}
+    adapter = request.workload.adapter
+    in_int8 = adapter is not None and adapter.base_format.value == "int8"
+
+    def reads(operator: Operator) -> tuple[str, ...]:
+        stays = in_int8 and VOCAB not in operator.dims
+        if operator.kind is not OperatorKind.MATMUL or stays or any(weight.name in trained for weight in operator.weights):
+            return operator.saved
+        return tuple(tensor.name for tensor in operator.outputs if tensor.name in operator.saved)
+
+    return replace(block, operators=tuple(replace(operator, saved=reads(operator)) for operator in block.operators))
 
 
 def packed_elements(block: Block, request: TrainingRequest) -> list[int]:
-    """Elements of each weight of a block that lies in four bits."""
+    """Elements of each weight of a block that lies in fewer bits than the working format has."""
+    return [rows * columns for rows, columns in _packed_sides(block, request)]
+
+
+def _packed_bytes(block: Block, request: TrainingRequest) -> float:
+    """Bytes of a block's packed weights; in int8 each output has a scale of four bytes (Dettmers et al. 2022, section 2)."""
+    sides, adapter = _packed_sides(block, request), request.workload.adapter
+    if adapter is not None and adapter.base_format.value == "int8":
+        return float(sum(rows * columns + 4 * columns for rows, columns in sides))
+    return _PACKED_BYTES * sum(rows * columns for rows, columns in sides)
+
+
+def _packed_sides(block: Block, request: TrainingRequest) -> list[tuple[int, int]]:
     adapter = request.workload.adapter
-    if adapter is None or adapter.base_format.value != "nf4":
+    if adapter is None or adapter.base_format.value == "working":
         return []
     return [
-        math.prod(request.model.dims[dim] for dim in weight.dims)
+        _rows_and_columns(operator, weight, request)
         for operator in block.operators
         if operator.kind is OperatorKind.MATMUL and VOCAB not in operator.dims
         for weight in operator.weights
@@ -210,8 +252,9 @@ def adapted_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage) ->
     for span in stage.blocks:
         block = request.model.block(span.block)
         adapters, packed = adapter_elements(block, request), sum(packed_elements(block, request))
+        spared = packed * request.workload.precision.size_bytes - _packed_bytes(block, request)
         weights += span.count * adapters * 4.0 / (ranks if stage.zero_stage == 3 else 1)
-        weights -= span.count * packed * (request.workload.precision.size_bytes - _PACKED_BYTES)
+        weights -= span.count * spared
         gradients += span.count * adapters * 4.0 / (ranks if stage.zero_stage >= 2 else 1)
         states += span.count * adapters * 8.0 / (ranks if stage.zero_stage >= 1 else 1)
     return {Rule.WEIGHTS: weights, Rule.GRADIENTS: gradients, Rule.OPTIMIZER: states}
@@ -219,11 +262,14 @@ def adapted_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage) ->
 
 def adapted_transient_bytes(request: TrainingRequest, block: Block, stage: Stage, *, shared: float) -> float:
     """Least bytes of a layer's state that are whole while it runs: under ZeRO-3 its frozen weights and its adapters with their
-    gradients, else its widest weight unpacked."""
+    gradients, else its widest weight unpacked or summed with its adapter."""
     size = request.workload.precision.size_bytes
     if stage.zero_stage == 3:
         return shared * size + adapter_elements(block, request) * 2.0 * DType.FP32.size_bytes
-    return max(packed_elements(block, request), default=0) * float(size)
+    adapter, widest = request.workload.adapter, max((rows * columns for rows, columns in _sides(block, request)), default=0)
+    # The adapter of the widest as a matrix, and its sum with the weight, of which DoRA takes the norm.
+    summed = 2 * widest if adapter is not None and adapter.kind.value == "dora" else 0
+    return max(max(packed_elements(block, request), default=0), summed) * float(size)
 
 
 def adapter_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -234,7 +280,7 @@ def adapter_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     launcher = request.search.launcher
     if request.search.space is not Space.LAUNCHABLE or not (launcher in TRAINERS and TRAINERS[launcher].adapters):
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} trains no adapters")
-    allowed = (0,) if adapter.base_format.value == "nf4" else (0, 3)
+    allowed = (0, 3) if adapter.base_format.value == "working" else (0,)
     for index, stage in enumerate(plan.stages):
         where = f"plan.stages[{index}]"
         if stage.zero_stage not in allowed:
@@ -245,9 +291,13 @@ def adapter_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
             yield Violation(Rule.SEARCH, where, "state beside adapters that does not stay on the device")
 
 
-def _sides(block: Block, request: TrainingRequest) -> list[tuple[int, int]]:
+def _wanted(request: TrainingRequest) -> set[str]:
     adapter = request.workload.adapter
-    wanted = set() if adapter is None else {target.value for target in adapter.targets}
+    return set() if adapter is None else {target.value for target in adapter.targets}
+
+
+def _sides(block: Block, request: TrainingRequest) -> list[tuple[int, int]]:
+    wanted = _wanted(request)
     return [
         _rows_and_columns(operator, weight, request)
         for operator in block.operators

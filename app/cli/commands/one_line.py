@@ -87,7 +87,8 @@ def completed(line: OneLine) -> OneLine:
         answer = _ask("Serve or train").strip().casefold()
         line = replace(line, task=Task.TRAIN if answer.startswith("t") else Task.SERVE)
     task = line.task or Task.SERVE
-    missing = [name for name in OF_TASK[task] if getattr(line, name) is None and name != "concurrency"]
+    asked = [name for name in OF_TASK[task] if OPTIONS[name].label and name != "concurrency"]
+    missing = [name for name in asked if getattr(line, name) is None]
     if line.concurrency is not None and "rate" in missing:
         missing.remove("rate")
     answers: dict[str, Any] = {name: _ask(OPTIONS[name].question) or None for name in missing}

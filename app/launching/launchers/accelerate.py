@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from meshwright.app.launching.launchers.deepspeed import deepspeed_config, guessed, loaders_of, stated_by_keys
@@ -17,13 +18,14 @@ from meshwright.app.launching.launchers.hugging_face import (
     Backend,
     accelerate_files,
     accelerate_words,
+    adapter_keys,
     assumptions,
     backend_of,
     lost,
     recomputes,
 )
 from meshwright.app.launching.launchers.trainer import ADAPTED, TrainerRun, trainer_run
-from meshwright.app.launching.parts.command import command_text
+from meshwright.app.launching.parts.command import Words, command_text, flag
 from meshwright.app.launching.parts.export import Export
 from meshwright.app.launching.parts.flag import Flag, FlagTable, GivenFlag, ParsedCommand, count, truth
 from meshwright.app.launching.parts.launch_files import by_usual_name, config_of, words_of_config
@@ -31,6 +33,7 @@ from meshwright.app.launching.parts.start import Start
 from meshwright.app.launching.parts.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer
+from meshwright.costmodels.model.adapter import AdapterKind
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
@@ -157,10 +160,10 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
     return Export(
         launcher=Launcher.ACCELERATE,
         version=VERSION,
-        command=command_text(parts=[("accelerate", "launch"), accelerate_words(request, plan.devices), (SCRIPT,)]),
+        command=command_text(parts=[("accelerate", "launch"), accelerate_words(request, plan.devices), _script(plan, request)]),
         files=accelerate_files(plan, request),
         inexpressible=(*lost(plan, request.workload, Launcher.ACCELERATE), *_checkpoints(plan)),
-        assumptions=(*_of_the_script(plan), *assumptions(plan, request)),
+        assumptions=(*_of_the_script(plan, request), *assumptions(plan, request)),
     )
 
 
@@ -170,7 +173,21 @@ def _checkpoints(plan: PipelinePlan) -> tuple[str, ...]:
     return ()
 
 
-def _of_the_script(plan: PipelinePlan) -> tuple[str, ...]:
+def _script(plan: PipelinePlan, request: TrainingRequest) -> Words:
+    """The script, and what it has to know of adapters, by the names that TRL's scripts have for it."""
+    adapter = request.workload.adapter
+    if adapter is None:
+        return (SCRIPT,)
+    by_model = str(recomputes(plan) and backend_of(plan) is not Backend.FSDP).lower()
+    keys = {**adapter_keys(adapter), **({"use_dora": True} if adapter.kind is AdapterKind.DORA else {})}
+    words = [
+        flag(name) if value is True else flag(name, *value if isinstance(value, list) else (value,))
+        for name, value in keys.items()
+    ]
+    return (SCRIPT, *flag("use_peft"), *chain.from_iterable(words), *flag("gradient_checkpointing", by_model))
+
+
+def _of_the_script(plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...]:
     microbatch = plan.microbatch
     assert microbatch is not None
     said = [
@@ -181,6 +198,11 @@ def _of_the_script(plan: PipelinePlan) -> tuple[str, ...]:
         said.append(
             f"it makes GradientAccumulationPlugin(num_steps={microbatch.count}, sync_each_batch=True): without it FSDP2 keeps "
             "whole gradients on every device until the last micro-batch"
+        )
+    if request.workload.adapter is not None:
+        said.append(
+            "it reads its arguments as TRL's scripts do (HfArgumentParser, ModelConfig), loads the weights by "
+            "get_quantization_config and puts adapters beside them by peft.get_peft_model with get_peft_config"
         )
     if backend_of(plan) is Backend.DEEPSPEED:
         said.append("it passes accelerate.utils.DummyOptim with the learning rate, as DeepSpeed makes the optimizer")

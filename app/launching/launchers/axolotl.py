@@ -30,7 +30,7 @@ from meshwright.app.launching.parts.export import Export
 from meshwright.app.launching.parts.served import checkpoint, checkpoint_assumption
 from meshwright.app.launching.parts.start import Start
 from meshwright.app.launching.parts.stated import StatedTraining
-from meshwright.costmodels.model.adapter import BaseFormat
+from meshwright.costmodels.model.adapter import AdapterKind, BaseFormat
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan, pipeline_plan
 from meshwright.solver.answer.plan import Plan
@@ -88,6 +88,7 @@ def _config(model: str, plan: PipelinePlan, workload: TrainingWorkload) -> dict[
     if workload.adapter is not None:
         packed = workload.adapter.base_format is BaseFormat.NF4
         config |= {"adapter": "qlora" if packed else "lora", **adapter_keys(workload.adapter)}
+        config |= {"peft_use_dora": True} if workload.adapter.kind is AdapterKind.DORA else {}
     if backend is Backend.FSDP:
         copies, ranks = shard_degrees(plan)
         config |= {"fsdp_version": 2, "fsdp_config": fsdp_keys(plan)}

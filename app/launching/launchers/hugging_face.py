@@ -178,6 +178,9 @@ def trainer_keys(plan: PipelinePlan, workload: TrainingWorkload) -> dict[str, An
     return keys
 
 
+_LOADED = {BaseFormat.NF4: "load_in_4bit", BaseFormat.INT8: "load_in_8bit"}
+
+
 def adapter_keys(adapter: Adapter) -> dict[str, Any]:
     """Return rank, scale and dropout of adapters, by the names that TRL and Axolotl share."""
     return {
@@ -185,7 +188,7 @@ def adapter_keys(adapter: Adapter) -> dict[str, Any]:
         "lora_alpha": 2 * adapter.rank,
         "lora_dropout": 0.0,
         "lora_target_modules": [target.value for target in adapter.targets],
-        **({"load_in_4bit": True} if adapter.base_format is BaseFormat.NF4 else {}),
+        **({_LOADED[adapter.base_format]: True} if adapter.base_format in _LOADED else {}),
     }
 
 

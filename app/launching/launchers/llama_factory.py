@@ -27,7 +27,7 @@ from meshwright.app.launching.parts.export import Export
 from meshwright.app.launching.parts.served import checkpoint, checkpoint_assumption
 from meshwright.app.launching.parts.start import Start
 from meshwright.app.launching.parts.stated import StatedTraining
-from meshwright.costmodels.model.adapter import Adapter, BaseFormat
+from meshwright.costmodels.model.adapter import Adapter, AdapterKind, BaseFormat
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher
@@ -92,6 +92,10 @@ def _trained(adapter: Adapter | None) -> dict[str, Any]:
         "lora_dropout": 0.0,
         "lora_target": ",".join(target.value for target in adapter.targets),
     }
+    if adapter.kind is AdapterKind.DORA:
+        keys["use_dora"] = True
+    if adapter.base_format is BaseFormat.INT8:
+        keys["quantization_bit"] = 8
     if adapter.base_format is BaseFormat.NF4:
         keys |= {"quantization_bit": 4, "quantization_type": "nf4", "double_quantization": True}
     return keys

@@ -18,7 +18,8 @@ from meshwright.app.launching.parts.launch_files import config_of, words_of_conf
 from meshwright.app.launching.parts.start import Start
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.adapter import AdapterTarget, BaseFormat
+from meshwright.costmodels.model.adapter import AdapterKind, BaseFormat
+from meshwright.costmodels.model.implementation import AdapterTarget
 from meshwright.solver.problem.choices import Launcher
 
 
@@ -42,6 +43,9 @@ class TrainerArguments:
     adapter_rank: int | None = None
     adapter_targets: tuple[str, ...] | None = None
     four_bits: bool | None = None
+    eight_bits: bool | None = None
+    base_bits: int | None = None
+    dora: bool | None = None
     liger: bool | None = None
     settings_file: str | None = None
     accelerate_file: str | None = None
@@ -69,7 +73,7 @@ def _truth_or_auto(text: str) -> bool:
     return text.casefold() in ("auto", "full") or truth(text)
 
 
-_FOUR = 4
+_OF_BITS = {4: BaseFormat.NF4, 8: BaseFormat.INT8}
 
 
 def _truth_or_offload(text: str) -> bool:
@@ -114,7 +118,9 @@ HF_TRAINER = FlagTable(
         Flag(("lora-target-modules", "lora-target"), "adapter_targets", _targets, many=True),
         Flag(("lora-target-linear",), "adapter_targets", lambda text: ("all",) if truth(text) else None),
         Flag(("load-in-4bit", "use-4bit-quantization"), "four_bits", truth, optional=True),
-        Flag(("quantization-bit",), "four_bits", lambda text: count(text) == _FOUR),
+        Flag(("load-in-8bit",), "eight_bits", truth, optional=True),
+        Flag(("quantization-bit",), "base_bits", count),
+        Flag(("use-dora", "peft-use-dora"), "dora", truth, optional=True),
         Flag(("use-liger-kernel",), "liger", truth, optional=True),
         Flag(("config",), "settings_file", str),
         Flag(("accelerate-config",), "accelerate_file", str),
@@ -182,7 +188,6 @@ HF_TRAINER = FlagTable(
         "flash-attention": "kernels of attention",
         "sdp-attention": "kernels of attention",
         "xformers-attention": "kernels of attention",
-        "load-in-8bit": "weights of few bits",
         "freeze-vision-tower": "parts that are not trained",
         "freeze-multi-modal-projector": "parts that are not trained",
         "enable-liger-kernel": "kernels of norms and of the loss",
@@ -200,7 +205,7 @@ HF_TRAINER = FlagTable(
         "fsdp-min-num-params": "how layers are grouped",
         "split-batches": "who cuts batches",
     },
-    switches=frozenset(("packing", "torch-compile", "group-by-length", "load-in-8bit")),
+    switches=frozenset(("packing", "torch-compile", "group-by-length")),
     sections={
         **dict.fromkeys(
             ("datasets", "test-datasets", "pretraining-dataset", "special-tokens", "tokens", "lr-scheduler-kwargs"), ""
@@ -374,8 +379,10 @@ def _adapter(arguments: TrainerArguments) -> Mapping[str, Any]:
         raise InvalidInputError(
             "no cost model covers adapters of these modules", given=json.dumps(wanted), allowed=", ".join(known)
         )
+    bits = 4 if arguments.four_bits else 8 if arguments.eight_bits else arguments.base_bits or 16
     return {
         "rank": arguments.adapter_rank or _DEFAULT_RANK,
         "targets": targets,
-        "base_format": (BaseFormat.NF4 if arguments.four_bits else BaseFormat.WORKING).value,
+        "base_format": _OF_BITS.get(bits, BaseFormat.WORKING).value,
+        **({"kind": AdapterKind.DORA.value} if arguments.dora else {}),
     }

@@ -19,7 +19,7 @@ from meshwright.app.launching.parts.export import Export
 from meshwright.app.launching.parts.served import checkpoint, checkpoint_assumption
 from meshwright.app.launching.parts.start import Start
 from meshwright.app.launching.parts.stated import StatedTraining
-from meshwright.costmodels.model.adapter import BaseFormat
+from meshwright.costmodels.model.adapter import AdapterKind, BaseFormat
 from meshwright.solver.answer.pipeline_plan import pipeline_plan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher
@@ -48,6 +48,8 @@ def export_plan(answer: Plan, request: TrainingRequest) -> Export:
         keys |= {"use_peft": True, **adapter_keys(workload.adapter)}
         if mixed_precision(workload) != "no":
             keys["dtype"] = {"bf16": "bfloat16", "fp16": "float16"}[mixed_precision(workload)]
+        if workload.adapter.kind is AdapterKind.DORA:
+            keys["use_dora"] = True
         if workload.adapter.base_format is BaseFormat.NF4:
             keys |= {"bnb_4bit_quant_type": "nf4", "use_bnb_nested_quant": True}
     if workload.documents is not None:

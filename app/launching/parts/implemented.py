@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
+from typing import Any
 
 from meshwright.costmodels.model.implementation import Implementation
 from meshwright.solver.problem.choices import Launcher
@@ -32,5 +33,12 @@ def not_as_stated(workload: TrainingWorkload, launcher: Launcher, *, said: Itera
         # The kernels of the loss are those of the layers unless stated.
         own_value, value = (getattr(each, "loss" if name == "stated_loss" else name) for each in (own, stated))
         if value != own_value and name not in MEASURED and name not in said:
-            lost.append(f"implementation.{name}: {value.value} is planned; {instead} {own_value.value}")
+            lost.append(f"implementation.{name}: {_word(value)} is planned; {instead} {_word(own_value)}")
     return tuple(lost)
+
+
+def _word(value: Any) -> str:
+    """A field's value in words; of a list, which only projections with an adapter are, none stands for all."""
+    if isinstance(value, tuple):
+        return ", ".join(each.value for each in value) or "each product"
+    return str(value.value)

@@ -102,7 +102,7 @@ def trained_question(stated: StatedTraining, line: OneLine, model_of: ModelOf = 
         named, notes = named_model(line.model or stated.model, model_of)
         document = request_of_line(replace(line, model=named), source=model_of(named))
     work = document["workload"]
-    given = {} if line.precision is None else {"precision": line.precision}
+    given = {name: work[name] for name in ("adapter", "precision") if name in work}
     document["workload"] = work | dict(stated.workload) | given
     return Question(document, (*stated.notes, *notes), _opened(document))
 

@@ -386,8 +386,8 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
             equal_nodes=True,
             is_within_others=True,
         ),
-        # A script of the user's own.
-        Launcher.ACCELERATE: _OVER_ACCELERATE,
+        # A script of the user's own, with adapters of PEFT's.
+        Launcher.ACCELERATE: replace(_OVER_ACCELERATE, adapters=True),
         # By its own arguments, which have no groups of ranks that shard (parallelism_config takes no text).
         Launcher.HF_TRAINER: replace(_OVER_ACCELERATE, zero_within_groups=frozenset()),
         # Its SFT trainer, started by Accelerate.

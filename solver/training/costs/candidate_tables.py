@@ -249,7 +249,7 @@ class RowCosting(CandidateSettings):
         """
         workload, implementation = self.workload, setting.implementation
         shared = _shared_parameters(costs, kind, candidate.shard_ranks)
-        trained = () if implementation.trained is TrainedWeights.ADAPTERS else shared
+        trained = shared if implementation.trained is TrainedWeights.ALL else ()
         travelling = shared if candidate.zero_stage == 3 else trained
         if workload.adapter is not None:
             names = [self.block_names[block] for block in of_row]

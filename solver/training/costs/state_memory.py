@@ -11,7 +11,7 @@ import numpy.typing as npt
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
 from meshwright.costmodels.kernels.compute import matrices_of, memory_bound_s, orthogonalization_s
 from meshwright.costmodels.memory.training_state import Optimizer, Tier, optimizer_traffic_bytes, state_bytes_per_parameter
-from meshwright.costmodels.model.adapter import ADAPTER_DTYPE, NF4_BYTES
+from meshwright.costmodels.model.adapter import ADAPTER_DTYPE
 from meshwright.costmodels.model.implementation import FrozenWeights, GradientReduction, Implementation, TrainedWeights
 from meshwright.costmodels.model.operators import parameters
 from meshwright.costmodels.network.collectives import Collective, collective_s
@@ -244,7 +244,7 @@ def training_state(
 ) -> TrainingState:
     """State of parameters that groups of ranks share, with ``copies`` of tied ones beside them; of a frozen model nothing is
     updated."""
-    workload, only_weights = request.workload, implementation.trained is TrainedWeights.ADAPTERS
+    workload, only_weights = request.workload, implementation.trained is not TrainedWeights.ALL
     optimizer = candidate.optimizer or workload.optimizer
     of_block = [block_optimizer(optimizer, request.model, name) for name in blocks]
     rates_s = np.zeros((2, len(blocks)))
@@ -289,7 +289,7 @@ def training_state(
                 shards=group.group.n,
             )
             weights += adapters.parameters * of_adapter.weights
-            weights -= group.parameters * rates.packed * (workload.precision.size_bytes - NF4_BYTES)
+            weights -= group.parameters * rates.spared_bytes
             gradients += adapters.parameters * of_adapter.gradients
             states += adapters.parameters * of_adapter.optimizer
             owned += adapters.parameters / (group.group.n if candidate.zero_stage >= 1 else 1)
@@ -375,13 +375,13 @@ def _orthogonalization_s_per_parameter(model: ModelGraph, blocks: Sequence[str],
 
 @dataclass(frozen=True, eq=False)
 class AdapterRates:
-    """By block: parameters of adapters, and frozen parameters that are packed in four bits, for each frozen parameter.
+    """By block: parameters of adapters, and bytes that packing takes off the frozen weights, for each frozen parameter.
 
     Launchers that train adapters hold whole layers on each rank, so both are in proportion to what a rank holds.
     """
 
     trained: FloatArray
-    packed: FloatArray
+    spared_bytes: FloatArray
 
 
 def adapter_rates(request: TrainingRequest, blocks: Sequence[str]) -> AdapterRates:
@@ -392,9 +392,10 @@ def adapter_rates(request: TrainingRequest, blocks: Sequence[str]) -> AdapterRat
     for name in dict.fromkeys(blocks):
         operators = model.block(name).operators
         trained = sum(adapter.parameters(operator, model.dims) for operator in operators)
-        packed = sum(sum(adapter.packed(operator, model.dims)) for operator in operators)
+        size = request.workload.precision.size_bytes
+        spared = sum(size * sum(adapter.packed(op, model.dims)) - adapter.packed_bytes(op, model.dims) for op in operators)
         whole = max(1, model.block_parameters(name))
-        known[name] = (trained / whole, packed / whole)
+        known[name] = (trained / whole, spared / whole)
     found = np.array([known[name] for name in blocks], np.float64).reshape(-1, 2)
     return AdapterRates(found[:, 0], found[:, 1])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer, state_bytes_per_parameter
-from meshwright.costmodels.model.adapter import NF4_BYTES, BaseFormat
+from meshwright.costmodels.model.adapter import WEIGHT_BYTES
 from meshwright.costmodels.model.implementation import TrainedWeights
 from meshwright.costmodels.model.memory_law import MAX_RISK
 from meshwright.solver.answer.pipeline_plan import placement_of
@@ -87,10 +87,10 @@ def _may_hold_state(request: TrainingRequest) -> bool:
     ]
     weights = (1.0 - max(search.offload_weights, default=0.0)) * whole[0].weights
     states = (1.0 - max(search.offload_optimizer, default=0.0)) * min(each.optimizer for each in whole)
-    if implementation_of(workload, search).trained is TrainedWeights.ADAPTERS:
+    if implementation_of(workload, search).trained is not TrainedWeights.ALL:
         states = 0.0
-    if workload.adapter is not None and workload.adapter.base_format is BaseFormat.NF4:
-        weights = NF4_BYTES
+    if workload.adapter is not None:
+        weights = min(weights, WEIGHT_BYTES.get(workload.adapter.base_format, weights))
     held = sum(group.nodes * group.node.devices_per_node * group.node.device.memory_bytes for group in request.cluster.groups)
     return request.model.parameters() * (weights + states) <= held
 

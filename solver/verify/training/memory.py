@@ -33,6 +33,7 @@ from meshwright.solver.verify.training.schedule import chunks, held_at_most
 from meshwright.solver.verify.training.stage_bytes import (
     CheckedStateBytes,
     entry_bytes,
+    has_frozen_weights,
     kept_bytes,
     loss_bytes,
     state_bytes,
@@ -122,7 +123,7 @@ def _in_fp8(request: TrainingRequest, block: str) -> float:
     """The share of 16 bits that a block's weights take: half for layers of frozen weights that lie once in fp8."""
     workload = request.workload
     stated = workload.implementation
-    if stated is None or (stated.trained, stated.frozen_weights) != ("adapters", "fp8") or workload.matmul.dtype is None:
+    if stated is None or stated.frozen_weights != "fp8" or not has_frozen_weights(workload) or workload.matmul.dtype is None:
         return 1.0
     return 1.0 if _is_end(request, block) else 1.0 / workload.precision.size_bytes
 

@@ -13,7 +13,7 @@ from meshwright.solver.problem.choices import Recompute, Space, TpOverlap
 from meshwright.solver.problem.graph import Block
 from meshwright.solver.problem.launchers.trainers import TRAINERS, Trainer
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
-from meshwright.solver.verify.documents import latent_bytes
+from meshwright.solver.verify.documents import latent_bytes, read_backward
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.rules import ModelSplit, picked_dims
 from meshwright.solver.verify.training.mixers import copies_after_exchange, crowded_rows, first_states_bytes, fullest_share
@@ -45,11 +45,16 @@ class CheckedStateBytes:
     optimizer: float
 
 
+def has_frozen_weights(workload: TrainingWorkload) -> bool:
+    """Return True if the model's weights have no gradients."""
+    stated = workload.implementation
+    return workload.adapter is not None or (stated is not None and stated.trained == "adapters")
+
+
 def state_bytes(workload: TrainingWorkload, optimizer: str, *, zero_stage: int, shards: int) -> CheckedStateBytes:
     """ZeRO 1, 2, 3 divide optimizer state, gradients, weights by dp x cp (Rajbhandari et al. 2020, section 5)."""
     master = 0 if workload.precision is DType.FP32 else 1
-    stated = workload.implementation
-    if workload.adapter is not None or (stated is not None and stated.trained == "adapters"):
+    if has_frozen_weights(workload):
         # Frozen weights have neither gradients nor optimizer state.
         return CheckedStateBytes(workload.precision.size_bytes / (shards if zero_stage == 3 else 1), 0.0, 0.0)
     return CheckedStateBytes(
@@ -77,6 +82,7 @@ def kept_bytes(block: Block, share: ModelSplit, request: TrainingRequest, mode: 
     A saved tensor lies as the operator that writes it leaves it, in the form that the framework keeps. Blocks with an
     embedding or a loss are never recomputed; token ids are no activations.
     """
+    block = read_backward(block, request)
     kinds = {operator.kind for operator in block.operators}
     if kinds & {OperatorKind.EMBEDDING, OperatorKind.LOSS}:
         mode = Recompute.NONE
@@ -281,12 +287,14 @@ def form_bytes(
             elif in_fp8 and operator.kind is OperatorKind.ATTENTION:
                 # Copies of what it read and wrote, of its own.
                 extra[name] = extra.get(name, 0.0) + DType.FP8.size_bytes
+            elif stated is not None and stated.gated_inputs == "fp8" and _is_gated(operator):
+                extra[name] = extra.get(name, 0.0) + DType.FP8.size_bytes
             elif operator.kind is OperatorKind.LOSS and layers not in (Layers.COMPILED, Layers.OTHER):
                 # The softmax, in fp32; the logits it came from are not read again.
                 extra[name] = extra.get(name, 0.0) + _FP32
             elif by_steps and _is_root_mean_square(operator):
-                # The fp32 copy of the input, and the normed rows before their weight.
-                extra[name] = extra.get(name, 0.0) + _FP32 + plain
+                # The fp32 copy of the input, and the normed rows before their weight, which its gradient reads.
+                extra[name] = extra.get(name, 0.0) + _FP32 + (0.0 if has_frozen_weights(workload) else plain)
             else:
                 whole.add(name)
                 if by_steps and _is_gated(operator) and name == operator.saved[0]:

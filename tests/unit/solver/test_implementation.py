@@ -9,23 +9,29 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from meshwright.app.base.errors import DocumentError
+from meshwright.app.models.catalog import model
 from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.implementations.profile import implementation_profile, implementation_profiles
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import (
     HAND_FUSED,
+    AdapterTarget,
     Dropout,
     Implementation,
     LossKernels,
     StateBuffers,
+    TrainedWeights,
     VectorKernels,
 )
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
-from meshwright.costmodels.units import GIB
+from meshwright.costmodels.units import GIB, DType
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.stage import Stage
 from meshwright.solver.api import predict, solve
+from meshwright.solver.blocks.recompute import kept_bytes
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.search import Search
@@ -71,6 +77,8 @@ def _another(name: str) -> Any:
         return default + 1
     if isinstance(default, MemoryLaw):
         return replace(default, activations=default.activations + 1.0)
+    if isinstance(default, tuple):
+        return (AdapterTarget.Q,)
     kind = LossKernels if default is None else type(default)
     return next(value for value in kind if value is not default)
 
@@ -211,6 +219,40 @@ def test_frozen_weights_lie_once_in_fp8_beside_a_recipe(search: dict[str, Any], 
     # One byte less for each weight of 32 layers over the tp ranks, under ZeRO-3 over the dp ranks besides.
     layers = 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) / ranks
     assert weights_bytes(frozen, **given) - weights_bytes(fp8, **given) == pytest.approx(layers, rel=1e-3)
+
+
+def test_adapters_beside_some_products_take_less_time() -> None:
+    def adapters(*targets: str) -> dict[str, Any]:
+        return {"trained": "adapters", "adapter_targets": [*targets]}
+
+    attention, all_ = adapters("q_proj", "k_proj", "v_proj", "o_proj"), adapters()
+    assert step_s(adapters("q_proj")) <= step_s(attention) < step_s(all_)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_inputs_of_gated_activations_kept_in_fp8_take_half(recompute: str) -> None:
+    def first(implementation: dict[str, Any]) -> Stage:
+        return flat(planned(implementation, recompute=[recompute], schedules=["1f1b"])).stages[0]
+
+    working, fp8 = first({}), first({"gated_inputs": "fp8"})
+    assert working.blocks == fp8.blocks
+    layers = sum(span.count for span in fp8.blocks if span.block == "layer")
+    # A byte less of both inputs, split over two tp ranks, of two micro-batches; under full recomputation of one layer at work.
+    less = 0 if recompute == "full" else 2 * layers * 4096 * 14336
+    assert working.memory.activations_bytes - fp8.memory.activations_bytes == pytest.approx(less)
+
+
+def test_products_without_an_adapter_keep_no_input() -> None:
+    layer = model("llama-3.1-8b").block("layer")
+
+    def kept(trained: TrainedWeights, *targets: AdapterTarget) -> set[str]:
+        framework = replace(HAND_FUSED, trained=trained, adapter_targets=targets)
+        return set(kept_bytes(layer, DType.BF16, framework, MatmulRecipe.WORKING).by_mode[Recompute.NONE])
+
+    whole = kept(TrainedWeights.ALL)
+    assert kept(TrainedWeights.ADAPTERS) == kept(TrainedWeights.ALL, AdapterTarget.Q) == whole
+    assert whole - kept(TrainedWeights.ADAPTERS, AdapterTarget.Q) == {"mlp_normed", "act_out"}
+    assert whole - kept(TrainedWeights.ADAPTERS, AdapterTarget.DOWN) == {"mlp_normed", "attn_normed"}
 
 
 def test_masks_of_dropout_take_memory() -> None:

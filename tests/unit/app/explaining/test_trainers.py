@@ -22,6 +22,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from tests.support.requests_given import resolved, training
 from tests.unit.app.explaining.resolving import resolve
 
+DORA = {"rank": 16, "targets": ["q_proj", "v_proj"], "base_format": "int8", "kind": "dora"}
 QLORA = {"rank": 16, "targets": ["q_proj", "v_proj"], "base_format": "nf4"}
 LORA = {"rank": 8, "targets": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}
 
@@ -44,6 +45,7 @@ def stated(text: str, **files: str) -> StatedTraining:
         ({"zero_stages": [0], "recompute": ["none"]}, None),
         ({"zero_stages": [0], "recompute": ["full"]}, LORA),
         ({"zero_stages": [0], "recompute": ["none"]}, QLORA),
+        ({"zero_stages": [0], "recompute": ["none"]}, DORA),
     ],
     ids=str,
 )
@@ -66,6 +68,18 @@ def test_the_script_of_a_plan_predicts_the_plan(launcher: str, search: dict[str,
     assert (read.seq_len, read.model) == (1024, "meta-llama/Llama-3.2-3B")
     assert read.workload["precision"] == "bf16"
     assert read.workload.get("adapter") == (None if adapter is None else {"base_format": "working"} | adapter)
+
+
+@pytest.mark.parametrize("adapter", [LORA, QLORA, DORA])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_adapters_of_a_script_over_accelerate_are_read_back(adapter: dict[str, Any], recompute: str) -> None:
+    search = {"launcher": "accelerate", "zero_stages": [0], "recompute": [recompute]}
+    request = resolved(training(search=search, workload=training()["workload"] | {"seq_len": 1024, "adapter": adapter}))
+    written = export(solve(request, stop=never_stop, progress=ignore_progress), request, "accelerate")
+    read = stated(script(written))
+    assert read.workload["adapter"] == {"base_format": "working"} | adapter
+    assert read.recompute == recompute
+    assert any("peft.get_peft_model" in said for said in written.assumptions)
 
 
 AXOLOTL = """

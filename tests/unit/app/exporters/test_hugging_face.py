@@ -16,8 +16,9 @@ from benchmarks import launchable_plans
 from meshwright.app.launching.exporters import Export, export
 from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.memory.training_state import Offload, Optimizer
-from meshwright.costmodels.model.adapter import Adapter, AdapterTarget, BaseFormat
+from meshwright.costmodels.model.adapter import Adapter, BaseFormat
 from meshwright.costmodels.model.documents import DocumentLengths
+from meshwright.costmodels.model.implementation import AdapterTarget
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest

@@ -14,9 +14,11 @@ from meshwright.app.evidence.training.sources import NO_SOURCES, Source, Sources
 from meshwright.app.evidence.training.stated import NOTHING_STATED, RowRule
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.implementation import (
+    AdapterTarget,
     AttentionFormat,
     AttentionKernels,
     FrozenWeights,
+    GatedInputs,
     HeadGradients,
     HostPath,
     LossKernels,
@@ -32,6 +34,7 @@ from tests.unit.app.validation.tables import run, write_table
 H100_2024 = "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 1"
 H200_2025 = "pytorch/torchtitan benchmarks/llama3-8b_h200_202506_trainy-whitefiber.md"
 ASYNC_TP_2025 = "pytorch/torchtitan benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md"
+QKV = (AdapterTarget.Q, AdapterTarget.K, AdapterTarget.V)
 LTS = "case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)"
 
 
@@ -74,9 +77,12 @@ LTS = "case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)"
         ),
         ({"source_id": "aleph_layouts", "notes": "RMS kernel"}, "kernels", VectorKernels.FUSED_NORMS),
         ({"source_id": "mbridge_sftlora", "notes": "LoRA performance"}, "trained", TrainedWeights.ADAPTERS),
+        ({"source_id": "mbridge_sftlora", "notes": "LoRA performance"}, "adapter_targets", QKV),
+        ({"source_id": "mbridge_sftlora", "notes": "SFT performance"}, "adapter_targets", None),
         ({"source_id": "mlperf_lora", "notes": "SP=1 TP_COMM_OVERLAP=True"}, "tensor_overlap", TensorOverlap.USERBUFFERS),
         ({"source_id": "mlperf_training", "notes": "LAYER_CUDA_GRAPH=1 FP8_DPA=0"}, "host", HostPath.CUDA_GRAPHS),
         ({"source_id": "mlperf_lora", "notes": "SP=0 FP8_DPA=1; NeMo"}, "attention_format", AttentionFormat.FP8),
+        ({"source_id": "mlperf_lora", "notes": "SP=0 FP8_ACT=1 FP8_DPA=0"}, "gated_inputs", GatedInputs.FP8),
         ({"source_id": "mlperf_lora", "gpu": "B200", "precision": "fp8"}, "frozen_weights", FrozenWeights.FP8),
         ({"source_id": "mlperf_lora", "gpu": "H100-SXM-80GB", "precision": "fp8"}, "frozen_weights", None),
         ({"source_id": "mlperf_training", "notes": "SP=0 FP8_DPA=0; NeMo"}, "attention_format", None),
@@ -85,7 +91,7 @@ LTS = "case gpt3_mcore_te_tp2_pp2 (lts_dgxa100_dracooci)"
     ],
 )
 def test_words_of_a_row_state_its_implementation(tmp_path: Path, changes: dict[str, str], field: str, expected: object) -> None:
-    assert getattr(run(tmp_path, **changes).implementation, field) is expected
+    assert getattr(run(tmp_path, **changes).implementation, field) == expected
 
 
 def test_words_mean_nothing_without_a_mapping(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from meshwright.costmodels.errors import ExportError, PlanFileError, WorkloadErr
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.kernels.operator_time import operator_time
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.model.adapter import Adapter, AdapterTarget, BaseFormat
-from meshwright.costmodels.model.implementation import TrainedWeights
+from meshwright.costmodels.model.adapter import Adapter, AdapterKind, BaseFormat
+from meshwright.costmodels.model.implementation import AdapterTarget, TrainedWeights
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.answer.predicted import Status
@@ -35,6 +35,9 @@ LLAMA = model("llama-3.1-8b")
 LORA_16 = 41_943_040
 """Trainable parameters of Llama-3-8B with rank 16 beside all seven projections, as PEFT prints them."""
 PACKED = 32 * (4096 * (4096 + 1024 + 1024 + 4096) + 3 * 4096 * 14336)
+
+
+ATTENTION_ALONE = (AdapterTarget.Q, AdapterTarget.K, AdapterTarget.V, AdapterTarget.O)
 
 
 def asked(adapter: Adapter | None, *, layers: int = 32, launcher: Launcher = Launcher.TRL, **search: Any) -> TrainingRequest:
@@ -67,10 +70,51 @@ def test_qlora_packs_the_products_of_layers_alone() -> None:
     assert memory.transient_bytes >= 2 * 4096 * 14336
 
 
+def test_eight_bits_take_a_byte_a_weight_and_a_scale_an_output() -> None:
+    int8 = asked(Adapter(16, base_format=BaseFormat.INT8), recompute=(Recompute.NONE,), microbatch=(1,))
+    memory = flat(planned(int8)).stages[0].memory
+    outputs = 32 * (4096 + 1024 + 1024 + 4096 + 2 * 14336 + 4096)
+    assert memory.weights_bytes == pytest.approx(2 * (LLAMA.parameters() - PACKED) + PACKED + 4 * outputs + 4 * LORA_16)
+    # Its products keep their inputs, with an adapter or without.
+    few = replace(int8, workload=replace(int8.workload, adapter=Adapter(16, (AdapterTarget.Q,), BaseFormat.INT8)))
+    latents = 32 * 2048 * 2 * 6 * 16
+    less = memory.activations_bytes - flat(planned(few)).stages[0].memory.activations_bytes
+    assert less == pytest.approx(latents)
+
+
+def test_dora_has_a_magnitude_an_output_and_keeps_what_it_multiplies() -> None:
+    given: dict[str, Any] = {"recompute": (Recompute.NONE,), "zero_stages": (0,), "microbatch": (1,)}
+    lora, dora = (planned(asked(Adapter(16, kind=kind), **given)) for kind in AdapterKind)
+    one, other = (flat(plan).stages[0].memory for plan in (lora, dora))
+    outputs = 32 * (4096 + 1024 + 1024 + 4096 + 2 * 14336 + 4096)
+    assert other.weights_bytes - one.weights_bytes == pytest.approx(4 * outputs)
+    assert other.optimizer_bytes - one.optimizer_bytes == pytest.approx(8 * outputs)
+    assert other.activations_bytes - one.activations_bytes == pytest.approx(2048 * 2 * 2 * outputs)
+    # A weight unpacked, its adapter as a matrix, and their sum.
+    down = LLAMA.block("layer").operator("down_proj")
+    assert Adapter(16, base_format=BaseFormat.INT8, kind=AdapterKind.DORA).made_at_once(down, LLAMA.dims) == 3 * 4096 * 14336
+    assert lora.predicted is not None and dora.predicted is not None
+    assert 1.1 < (dora.predicted.step_time_s or 0.0) / (lora.predicted.step_time_s or 1.0) < 2.0
+
+
 def test_targets_choose_what_has_an_adapter() -> None:
     few = Adapter(8, (AdapterTarget.Q, AdapterTarget.V))
     memory = flat(planned(asked(few, zero_stages=(0,)))).stages[0].memory
     assert memory.gradients_bytes == pytest.approx(4 * 32 * 8 * ((4096 + 4096) + (4096 + 1024)))
+
+
+def test_only_inputs_that_a_gradient_reads_are_kept() -> None:
+    requests = [
+        asked(Adapter(8, targets), recompute=(Recompute.NONE,), zero_stages=(0,), microbatch=(1,))
+        for targets in (ATTENTION_ALONE, tuple(AdapterTarget))
+    ]
+    few, all_ = (flat(planned(request)).stages[0].memory.activations_bytes for request in requests)
+    # Of each token what the feed-forward network's products read, the normed stream and the activation, and three latents.
+    assert all_ - few == pytest.approx(32 * 2048 * 2 * (4096 + 14336 + 3 * 8))
+    # Norms step by step keep fp32 rows, but of frozen ones no normed rows; the loss keeps its softmax, a frozen head nothing.
+    attended, gated = 4096 + 1024 + 1024 + 4096, 3 * 14336
+    layer = 2 * 4 * 4096 + 2 * (4096 + attended + gated + 4 * 8)
+    assert few == pytest.approx(2048 * (32 * layer + 4 * (4096 + 128256)))
 
 
 def test_products_lose_their_weight_gradients_and_gain_thin_products() -> None:
@@ -110,6 +154,16 @@ def test_plans_are_the_best_of_all_choices_and_agree_with_their_own_prediction(b
     assert plan.predicted.step_time_s == pytest.approx(min(steps_s))
 
 
+def test_routed_experts_lie_frozen_beside_adapters_of_attention() -> None:
+    mixtral = model("mixtral-8x7b")
+    plan = planned(replace(asked(Adapter(16, ATTENTION_ALONE), zero_stages=(3,)), model=mixtral))
+    memory = flat(plan).stages[0].memory
+    trained = 32 * 16 * ((4096 + 4096) * 2 + (4096 + 1024) * 2)
+    ranks = flat(plan).stages[0].shard_ranks or 8
+    assert memory.gradients_bytes == pytest.approx(4 * trained / ranks)
+    assert memory.weights_bytes == pytest.approx((2 * mixtral.parameters() + 4 * trained) / ranks)
+
+
 def test_a_step_takes_less_time_than_training_all_weights() -> None:
     whole, lora = (planned(asked(adapter)).predicted for adapter in (None, Adapter(16)))
     assert whole is not None
@@ -118,7 +172,7 @@ def test_a_step_takes_less_time_than_training_all_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rule"),
+    ("field", "rule"),
     [
         ("weights_bytes", Rule.WEIGHTS),
         ("gradients_bytes", Rule.GRADIENTS),
@@ -127,11 +181,14 @@ def test_a_step_takes_less_time_than_training_all_weights() -> None:
     ],
 )
 @pytest.mark.parametrize("factor", [0.999, 1.001])
-def test_the_checker_counts_what_a_plan_claims(kind: str, rule: Rule, factor: float) -> None:
-    request = asked(Adapter(64, base_format=BaseFormat.NF4), recompute=(Recompute.NONE,))
+@pytest.mark.parametrize(
+    "adapter", [Adapter(64, base_format=BaseFormat.NF4), Adapter(8, (AdapterTarget.Q,), BaseFormat.INT8, AdapterKind.DORA)]
+)
+def test_the_checker_counts_what_a_plan_claims(field: str, rule: Rule, factor: float, adapter: Adapter) -> None:
+    request = asked(adapter, recompute=(Recompute.NONE,))
     plan = planned(request)
     (stage,) = flat(plan).stages
-    memory = replace(stage.memory, **{kind: factor * getattr(stage.memory, kind)})
+    memory = replace(stage.memory, **{field: factor * getattr(stage.memory, field)})
     changed = with_fields(plan, stages=(replace(stage, memory=memory),))
     assert rule in {violation.rule for violation in check(changed, request)}
 
@@ -166,8 +223,10 @@ def test_workloads_that_do_not_go_with_adapters_are_refused() -> None:
     request = asked(Adapter(16))
     with pytest.raises(WorkloadError, match="optimizer"):
         replace(request, workload=replace(request.workload, optimizer=Optimizer.MUON))
-    with pytest.raises(WorkloadError, match="routed experts"):
-        replace(request, model=model("mixtral-8x7b"))
+    packed = replace(request.workload, adapter=Adapter(16, ATTENTION_ALONE, BaseFormat.NF4))
+    for workload in (request.workload, packed):
+        with pytest.raises(WorkloadError, match="routed experts"):
+            replace(request, model=model("mixtral-8x7b"), workload=workload)
     with pytest.raises(WorkloadError, match="each once"):
         Adapter(16, (AdapterTarget.Q, AdapterTarget.Q))
 
@@ -175,7 +234,7 @@ def test_workloads_that_do_not_go_with_adapters_are_refused() -> None:
 def test_launchers_that_train_no_adapters_export_none() -> None:
     request = asked(Adapter(16))
     with pytest.raises(ExportError, match="train all weights"):
-        export(planned(request), request, "accelerate")
+        export(planned(request), request, "deepspeed")
 
 
 def test_packed_weights_that_fit_are_not_left_out_of_suggestions() -> None:
