@@ -40,6 +40,7 @@ from meshwright.costmodels.cluster.cluster import (
 from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelError, WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.adapter import AdapterKind
+from meshwright.costmodels.network.token_dispatch import DispatchFormat
 from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import SERVERS
@@ -212,10 +213,13 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["search"].get("memory_share", True) is None:
         # Requests from before shares of memory keep theirs.
         del whole["search"]["memory_share"]
-    for name in ("cp_keys", "constraints"):
+    for name in ("cp_keys", "expert_overlap", "constraints"):
         if not whole["search"].get(name, True):
-            # Requests from before gathered keys and constraints keep theirs.
+            # Requests from before these choices keep theirs.
             del whole["search"][name]
+    if whole["workload"].get("dispatch_format") == DispatchFormat.WORKING:
+        # Requests from before formats of dispatch keep theirs.
+        del whole["workload"]["dispatch_format"]
     for group in whole["cluster"]["groups"]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.
