@@ -120,27 +120,27 @@ class StepErrorModel:
 
 
 KNOWN_FRAMEWORK = StepErrorModel(
-    base=0.061,
-    small=0.074,
+    base=0.097,
+    small=0.0,
     communication=0.0,
-    experts=0.286,
-    network=1.077,
-    chip=0.055,
-    below=2.333,
-    above=3.296,
+    experts=0.306,
+    network=0.752,
+    chip=0.042,
+    below=2.243,
+    above=2.343,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
 
 ASSUMED_FRAMEWORK = StepErrorModel(
-    base=0.198,
+    base=0.200,
     small=0.0,
     communication=0.0,
     experts=0.0,
     network=1.650,
-    chip=0.084,
-    below=6.036,
-    above=2.488,
+    chip=0.049,
+    below=4.989,
+    above=2.276,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""
