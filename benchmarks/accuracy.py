@@ -37,8 +37,8 @@ WHY = {
     "one; short with tp 8 and one sequence",
     "simumax_b200": "Products run at 0.72 of the calibration's curve: without these runs little says so",
     "mbridge_pretrain": "GPT-OSS takes 1.5 times what is predicted on every device, and half as long after newer releases",
-    "mlperf_training": "Rows whose precision the table guesses as bf16 are 60% and more too slow, which most likely ran in fp8; the "
-    "others are short of 405B and 175B on H100, cause unknown",
+    "mlperf_training": "Rows whose precision the table guesses as bf16 are 60% and more too slow, which most likely ran in "
+    "fp8; the others are slow with 405B and 175B on H100, cause unknown",
     "mlperf_lora": "The MI325X has its sister's kernels; rows whose precision is a guess are far too slow",
     "mbridge_sftlora": "Adapters beside fp8 products; what the products quantise is not known",
     "mosaic": "Attention in Triton, by the middle of a published range of slow-downs",
@@ -101,8 +101,8 @@ in each row is in `benchmarks/measured.sources.yaml`, with its basis: each names
 [profile](request-format.md#implementation) and fields that differ, as a request does. `--requests DIR` writes rows as
 requests and plans, for which `meshwright predict` gives the same figures to the last digit. Where a source's licence does
 not let its figures be published again, errors over many rows are given and no points drawn. Figures of `mlperf_lora` and
-`mlperf_training` are ours, derived from results of MLPerf Training v3.1 to v5.1: they are unofficial, and MLCommons has not verified
-them.
+`mlperf_training` are ours, derived from results of MLPerf Training v3.1 to v5.1: they are unofficial, and MLCommons has not
+verified them.
 
 Regret is how much slower than a group's best the plan is that was predicted to be best. Fit is scored where a source lists
 plans that ran out of memory.
@@ -139,10 +139,10 @@ FITTED = """
 Beside each rate of a chip is the one that the catalogue ships. Those of A100, V100 and Ascend 910B are of an earlier fit to the
 first table. With the rates of this fit the mean over the sixteen sources of these chips is 8.2% in sample, with those that ship
 8.1% (`seed_ascend` 9.2 for 8.2%, `internevo` 5.7 for 5.1%, `korthikanti_tab5` 6.6 for 7.2%), so they were left. The Ascend 910B
-ships 0.94 for its host beside, which is not fitted any more. Those of other chips are of the fit to the first two tables. With
-the rates of this fit the mean over sources is 10.0% in sample, with those that ship 9.9%, so these were left, too: 16-bit products of the
-H100 at 0.68 instead of 0.90 bring `fms_fsdp` from 15 to 6% and `mlperf_training` from 28 to 25%, and take `automodel_lora` from 3 to 19%,
-`mosaic` from 5 to 8%. Figures of sources left out rest on neither: there, chips have
+ships 0.94 for its host beside, which is not fitted any more. Those of other chips are of the fit to the first two tables.
+With the rates of this fit the mean over sources is 10.0% in sample, with those that ship 9.9%, so these were left, too: 16-bit
+products of the H100 at 0.68 instead of 0.90 bring `fms_fsdp` from 15 to 6% and `mlperf_training` from 28 to 25%, and take
+`automodel_lora` from 3 to 19% and `mosaic` from 5 to 8%. Figures of sources left out rest on neither: there, chips have
 the rates of the other sources (8.7% for the same sixteen).
 
 """
