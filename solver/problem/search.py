@@ -141,6 +141,8 @@ DEFAULT_MEMORY_LIMIT_BYTES = 2 * 2**30
 MAX_MEMORY_LIMIT_BYTES = 2**50
 DEFAULT_ILP = "HiGHS"
 """The solver of integer programs where a request names none, by its name in PuLP."""
+MOST_CONSTRAINTS = 64
+"""Constraints of a request, at most: each is compared with every operator of the model."""
 MAX_SEED = 2**53 - 1
 """The highest whole number up to which doubles, and with them JSON readers, are exact."""
 
@@ -370,7 +372,7 @@ class Search:
     ] = ()
     rank_order: Annotated[tuple[RankOrder, ...], RANK_ORDER] = ()
     cp_keys: Annotated[tuple[CpKeys, ...], CP_KEYS] = ()
-    constraints: Annotated[tuple[Constraint, ...], CONSTRAINTS] = ()
+    constraints: Annotated[tuple[Constraint, ...], Len(0, MOST_CONSTRAINTS), CONSTRAINTS] = ()
     system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None
     frontier: Annotated[FrontierScope, setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED
     group_order: Annotated[

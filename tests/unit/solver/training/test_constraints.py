@@ -162,6 +162,10 @@ def test_a_request_document_holds_them() -> None:
     document["search"]["constraints"] = [{"operators": "layer/nothing", "sharding": WHOLE}]
     with pytest.raises(DocumentError, match=r"^search: a constraint names no operator"):
         resolved(document)
+    # So many are not compared with operators.
+    document["search"]["constraints"] *= 65
+    with pytest.raises(DocumentError, match="at most 64"):
+        resolved(document)
 
 
 def test_requests_without_them_keep_their_digests() -> None:
