@@ -119,7 +119,9 @@ def _parse_yaml(text: str, what: str, non_finite: NonFinite) -> Any:
     try:
         return loader.get_single_data()
     except yaml.YAMLError as error:
-        raise InvalidInputError(f"{what} is not valid YAML", given=_yaml_problem(error)) from None
+        problem = _yaml_problem(error)
+        remedy = "indent with spaces: YAML takes no tabs" if r"'\t'" in problem else None
+        raise InvalidInputError(f"{what} is not valid YAML", given=problem, remedy=remedy) from None
     finally:
         loader.dispose()
 

@@ -66,6 +66,9 @@ def doctor(as_json: AsJson = False) -> int:
 
 # The command line of ``keys``; ``app.cli.main`` holds it.
 
+SCOPES = "plans:read, plans:write, calibrations:write, clusters:write, admin"
+"""What a key may do (`app.store.principal.Scope`), without loading the store for a page of help."""
+
 keys = group_of("keys", purpose="Make and end the API keys of the service.")
 
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Prefix of the key, as 'keys list' shows it.")]
@@ -75,7 +78,7 @@ Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="Prefix of the key
 @exits
 def create_key(
     name: Annotated[str, typer.Argument(metavar="NAME", help="What the key is for.")],
-    scopes: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="What it may do; can be given several times.")],
+    scopes: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help=f"What it may do, again for each: {SCOPES}.")],
     tenant: Annotated[str, typer.Option(help="Whose plans it sees.")] = "default",
     days: Annotated[int | None, typer.Option(metavar="N", help="Days until it expires; without it, never.")] = None,
     as_json: AsJson = False,

@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -80,8 +81,10 @@ def _ask(database: str, down_to: str) -> None:
 def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     """Serve REST until the process is told to stop, with worker processes of its own.
 
-    Raises SettingError for an open door to other machines, StoreError for an SQLite file that can't be used.
+    Raises SettingError for an open door to other machines and for an address that is taken, StoreError for an SQLite file that
+    can't be used.
     """
+    _require_free(host, port)
     import uvicorn
 
     from meshwright.app.edge.connection import bounded_connections
@@ -133,6 +136,22 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
             ws="none",
         )
     return EXIT_GOOD
+
+
+def _require_free(host: str, port: int) -> None:
+    """Raise SettingError for an address that can't be listened on, before anything is loaded or started."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family, kind, protocol) as tried:
+            # As uvicorn binds: connections of a service before that are closing do not count.
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except OSError as error:
+        raise SettingError(
+            f"the service can't listen there: {error.strerror or error}",
+            given=f"--host {host} --port {port}",
+            remedy="give another --port (0 takes a free one), or a --host of this machine",
+        ) from None
 
 
 # ``worker``, and the workers that ``serve`` brings with it.
