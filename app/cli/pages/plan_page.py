@@ -57,7 +57,7 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import FrontierPoint, Interactivity, Plan
 from meshwright.solver.answer.predicted import Predicted, Reason, TimeBreakdown
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import FrontierScope, Launcher, TpOverlap
+from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
 from meshwright.solver.problem.request import (
     Arrivals,
@@ -130,6 +130,14 @@ def _arrivals(arrivals: Arrivals) -> str:
             return counted(arrivals.concurrency, "client") + run
 
 
+def _money(plan: Plan) -> str:
+    """Return what a plan costs at the prices of its request, in the unit that it was chosen by and for tokens."""
+    assert plan.predicted is not None and plan.certificate.objective is not None
+    words = f"Costs {plan.certificate.objective:.3g} {plan.certificate.unit}"
+    of_tokens = plan.predicted.cost_per_million_tokens
+    return words if of_tokens is None else f"{words}, {of_tokens:.3g} USD per million tokens"
+
+
 def _feasible(plan: Plan, request: PlanRequest, *, full: bool) -> list[RenderableType]:
     assert plan.predicted is not None
     predicted = plan.predicted
@@ -141,6 +149,7 @@ def _feasible(plan: Plan, request: PlanRequest, *, full: bool) -> list[Renderabl
         Group(
             headline,
             *([] if load is None else [plain(load)]),
+            *([plain(_money(plan))] if request.objective is Objective.COST else []),
             plain(certificate_in_words(plan, request)),
             *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
             *([plain(operators_in_words(plan.certificate), style="dim")] if full and plan.certificate.operator_solvers else []),

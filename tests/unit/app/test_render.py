@@ -48,6 +48,19 @@ def test_the_page_fits_a_screen_and_says_what_the_full_one_adds() -> None:
     assert "Rests on" in short and "Next: " in short
 
 
+def test_a_plan_that_was_chosen_by_cost_says_the_money() -> None:
+    request = resolved(training(objective="cost"))
+    plan = feasible_plan(request)
+    assert plan.predicted is not None
+    priced = replace(
+        plan,
+        certificate=replace(plan.certificate, objective=0.04586, unit="USD per step"),
+        predicted=replace(plan.predicted, cost_per_million_tokens=0.17494),
+    )
+    assert "Costs 0.0459 USD per step, 0.175 USD per million tokens" in page(priced, request)
+    assert "Costs" not in page(priced, resolved(training()))
+
+
 def test_what_makes_a_request_infeasible_is_never_left_out() -> None:
     request = resolved(training())
     plan = replace(infeasible_plan(request), notes=("a note of the plan",))
