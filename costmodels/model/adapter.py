@@ -88,6 +88,14 @@ class Adapter:
                 allowed=", ".join(AdapterTarget),
             )
 
+    @property
+    def in_words(self) -> str:
+        """The adapters in a few words: kind, rank, what they lie beside where not all projections, format of the base."""
+        kind = {AdapterKind.LORA: "LoRA", AdapterKind.DORA: "DoRA"}[self.kind]
+        beside = "" if len(self.targets) == len(AdapterTarget) else f" beside {', '.join(self.targets)}"
+        over = "" if self.base_format is BaseFormat.WORKING else f" over {self.base_format} weights"
+        return f"{kind} of rank {self.rank}{beside}{over}"
+
     def sides(self, operator: Operator, sizes: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
         """Return (inputs, outputs) of each weight of an operator that has an adapter, under local sizes."""
         if operator.kind is not OperatorKind.MATMUL:

@@ -61,6 +61,13 @@ def test_a_plan_that_was_chosen_by_cost_says_the_money() -> None:
     assert "Costs" not in page(priced, resolved(training()))
 
 
+def test_adapters_stand_in_the_question() -> None:
+    workload = training()["workload"] | {"adapter": {"rank": 16, "targets": ["q_proj"], "base_format": "nf4"}}
+    request = resolved(training(workload=workload, search={"launcher": "trl"}))
+    words = " ".join(page(infeasible_plan(request), request).split())
+    assert "LoRA of rank 16 beside q_proj over nf4 weights" in words
+
+
 def test_what_makes_a_request_infeasible_is_never_left_out() -> None:
     request = resolved(training())
     plan = replace(infeasible_plan(request), notes=("a note of the plan",))
