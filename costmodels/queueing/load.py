@@ -164,6 +164,12 @@ def request_stream(load: Load, *, requests: int, seed: int, split: int = 1) -> R
     )
 
 
+def in_turn(load: Load, replicas: int) -> Load:
+    """The load of one of so many replicas that take the requests of a renewal process round robin: each gets every n-th, so
+    that its gaps are sums of n (of a Poisson process: Erlang-n). ``load`` has the replica's rate and the process's ``cv``."""
+    return replace(load, cv=load.cv / math.sqrt(replicas))
+
+
 def poisson_stream(load: Load, *, requests: int, seed: int) -> RequestStream:
     """Requests of a Poisson process; see ``request_stream``."""
     return request_stream(replace(load, cv=1.0), requests=requests, seed=seed)

@@ -22,6 +22,7 @@ from meshwright.costmodels.model.documents import MAX_PACKED_TOKENS, DocumentLen
 from meshwright.costmodels.model.experts import BALANCED, ExpertRouting
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat, WeightFormat
 from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDispatch
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.serving.speculation import Speculation
 from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, PositiveFloat, PositiveInt
@@ -124,6 +125,7 @@ class ServingWorkload:
     quantised          which weights are
     experts            how tokens spread over routed experts, and copies of hot ones
     speculation        drafted tokens that steps verify, how many are kept, and what they cost; None drafts nothing
+    router             how requests reach equal replicas; a trace is dealt out round robin whatever it says
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -140,8 +142,15 @@ class ServingWorkload:
     quantised: Quantised = Quantised.PROJECTIONS
     experts: ExpertRouting = BALANCED
     speculation: Speculation | None = None
+    router: Router = Router.RANDOM
 
     def __post_init__(self) -> None:
+        if self.is_dealt_in_turn and isinstance(self.arrivals, ClosedArrivals):
+            raise WorkloadError(
+                "a router deals requests that arrive by themselves; clients of a closed loop are shared evenly by replicas",
+                given=self.router.value,
+                allowed=f"router {Router.RANDOM.value}, or other arrivals",
+            )
         traced = isinstance(self.arrivals, TraceArrivals)
         for name, length in (("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)):
             if traced and length is not None:
@@ -172,6 +181,11 @@ class ServingWorkload:
             raise WorkloadError(
                 "hits of the prefix cache are told twice", given=given, allowed="one; a trace's with system_tokens"
             )
+
+    @property
+    def is_dealt_in_turn(self) -> bool:
+        """True if replicas take requests one after the other."""
+        return self.router is Router.ROUND_ROBIN
 
     @property
     def hits_by_request(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK
+from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Interactivity, Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, Reason, SearchStats, unfinished_search
@@ -257,10 +258,23 @@ def require_servable(request: ServingRequest) -> None:
             given=request.objective.value,
             allowed="objective devices or cost; or arrivals poisson, at the rate of one interval",
         )
+    others = [mode.value for mode in request.search.modes if mode is not ServingMode.AGGREGATED]
+    kinds = request.search.worker_kinds
+    _refuse_router(request, [*others, *([f"worker_kinds {kinds}"] if kinds > 1 else [])])
     for form in FORMS:
         form.refuse(request)
     _require_serving_search(request.search)
     require_served_model(request)
+
+
+def _refuse_router(request: ServingRequest, asked: Sequence[str]) -> None:
+    """Refuse a router of equal replicas beside other forms, whose workers draw their requests. Raises WorkloadError."""
+    if request.workload.is_dealt_in_turn and asked:
+        raise WorkloadError(
+            "requests are dealt out round robin to equal replicas that do both phases, to workers of no other form",
+            given=", ".join(asked),
+            allowed=f"search.modes [aggregated] with worker_kinds 1; or workload.router {Router.RANDOM.value}",
+        )
 
 
 def _require_serving_search(search: Search) -> None:
@@ -358,6 +372,7 @@ def form_and_layout(request: ServingRequest, plan: Plan) -> tuple[Form[Any], Ser
         if isinstance(plan.layout, form.layout):
             # Kinds of workers can be predicted and simulated under arrivals that they are not searched for.
             require_servable(replace(request, search=replace(request.search, worker_kinds=1)))
+            _refuse_router(request, [] if form.takes_turns else [form.name])
             return form, plan.layout
     raise PlanFileError("only a feasible serving plan can be predicted for a serving request", given=plan.kind)
 

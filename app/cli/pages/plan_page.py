@@ -104,7 +104,7 @@ def _question(plan: Plan, request: PlanRequest) -> str:
         if work.lengths is not None:
             asked += f", {work.lengths.fill.value} with documents of {work.lengths.mean_tokens:,.0f} tokens on average"
     else:
-        asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}"
+        asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}{_IN_TURN if work.is_dealt_in_turn else ''}"
     model = f"{plan.model or request.model.name} ({parameters_in_words(request.model)})"
     return f"{model} on {groups} ({counted(request.cluster.n_devices, 'device')}): {asked}"
 
@@ -113,6 +113,9 @@ def _formats(work: ServingWorkload) -> str:
     """The precision, with the format of the weights where it is not the one that the precision names."""
     stored = work.weight_format.value
     return work.precision.value if stored == work.precision.value else f"{work.precision.value} ({stored} weights)"
+
+
+_IN_TURN = ", dealt out round robin"
 
 
 def _arrivals(arrivals: Arrivals) -> str:

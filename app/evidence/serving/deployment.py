@@ -44,6 +44,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
 from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
@@ -187,7 +188,7 @@ class Deployment:
     ``flags`` are those of the workers that decode, ``pools`` are the limits of the workers of each phase.
     ``stated`` says that the row leaves neither its degrees nor the number of its workers open. ``config`` is the file of a
     model that is not the catalogue's, ``stored`` the format of its quantised weights. Requests of an open loop arrive at
-    ``requests_per_s``, None of a closed one, and have the lengths of ``dataset``."""
+    ``requests_per_s``, None of a closed one, have the lengths of ``dataset`` and reach workers by ``router``."""
 
     model: str
     node: str
@@ -214,6 +215,7 @@ class Deployment:
     stored: CheckpointFormat | None = None
     requests_per_s: float | None = None
     dataset: str = ""
+    router: Router = Router.RANDOM
 
     @property
     def most_sequences(self) -> int:
@@ -288,6 +290,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         stored=stored,
         requests_per_s=_rate(run),
         dataset=run.dataset if run.arrival is not Arrival.CLOSED else "",
+        router=run.router,
     )
 
 

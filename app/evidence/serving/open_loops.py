@@ -1,7 +1,7 @@
 """The prediction of the simulator for an open loop: requests that arrive by themselves, on the workers of a row.
 
-One worker is simulated under its share of a Poisson process, dealt out at random, as the search does. A factor on step times is
-simulated as the same engine under as much more load, with all times as much longer.
+One worker is simulated under its share of a Poisson process, dealt out by the router that the row says, as the search does. A
+factor on step times is simulated as the same engine under as much more load, with all times as much longer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from meshwright.app.evidence.serving.recipes import BenchmarkSource, EngineName
 from meshwright.app.evidence.serving.replay import PROFILES, EngineConstants, kv_tokens_of, simulated_engine, with_host_time
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.queueing.load import Load, TokenCount, request_stream
+from meshwright.costmodels.queueing.load import Load, TokenCount, in_turn, request_stream
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import (
     Admission,
     BatchLimits,
@@ -118,7 +119,7 @@ class OpenLoop:
     def utilisation(self) -> float:
         """Requests per second over those that a worker answers which always has some waiting."""
         requests = max(FEWER_REQUESTS, 4 * self.limits.sequences)
-        stream = request_stream(replace(self.load, requests_per_s=1.0), requests=requests, seed=0)
+        stream = request_stream(replace(self.load, requests_per_s=1.0, cv=1.0), requests=requests, seed=0)
         clients = min(requests // 2, 2 * self.limits.sequences)
         full = simulate_closed_loop(self.times, stream, self.limits, concurrency=clients, window=Window(0.0, 0.0))
         answered = np.sort(full.answered_s)
@@ -161,6 +162,8 @@ def open_loop(deployed: Deployment, constants: EngineConstants) -> OpenLoop:
     lets_in = Admission.PREEMPT if evicts else admission(deployed.engine, None)
     limits = BatchLimits(sequences, deployed.step_tokens, kv_tokens, Scheduling.CHUNKED_PREFILL, lets_in)
     load = Load(deployed.requests_per_s / workers.count, prompt, output)
+    if deployed.router is Router.ROUND_ROBIN:
+        load = in_turn(load, workers.count)
     times = with_host_time(engine, constants, PROFILES[deployed.engine])
     return OpenLoop(times, limits, load, workers.count, PROFILES[deployed.engine].outside_s)
 

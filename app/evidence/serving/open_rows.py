@@ -36,7 +36,7 @@ LIMITS = ("slo_ttft_p99_ms", "slo_tpot_p99_ms")
 """Columns of the 99th percentiles that a row had to keep."""
 
 OPEN_OPTIONAL_COLUMNS = (
-    *("submitter", "system", "dataset", "plan", "config"),
+    *("submitter", "system", "dataset", "plan", "config", "router"),
     *(name for name in TIMES if name not in OPEN_COLUMNS),
     *LIMITS,
 )
@@ -113,7 +113,7 @@ def _translated(cells: Cells) -> dict[str, str]:
         "tpot_ms": cells.text("tpot_mean_ms"),
         "note": cells.text("config"),
         "launch": f"trtllm-serve model {' '.join(flags)}" if engine == "trtllm" and flags else "",
-        **{name: cells.text(name) for name in ("rate_req_s", "dataset", "submitter", "system", *TIMES, *LIMITS)},
+        **{name: cells.text(name) for name in ("rate_req_s", "router", "dataset", "submitter", "system", *TIMES, *LIMITS)},
     }
 
 

@@ -31,10 +31,10 @@ from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.disaggregated import (
     CacheTransfer,
     Pool,
-    Routing,
     simulate_decode,
     simulate_prefill,
 )
@@ -392,7 +392,7 @@ def _pool(
     lets_in = admission(deployed.engine, engine.speculation)
     limits = BatchLimits(sequences, step_tokens, kv_tokens, Scheduling.CHUNKED_PREFILL, lets_in)
     # Default of Dynamo's frontend (--router-mode round-robin), before all pools of public tables.
-    return Pool(times, limits, alike, Routing.IN_TURN)
+    return Pool(times, limits, alike, Router.ROUND_ROBIN)
 
 
 def _transfer(deployed: Deployment, engines: tuple[Engine, Engine], *, step_tokens: int) -> CacheTransfer:

@@ -15,6 +15,7 @@ from meshwright.app.evidence.serving.open_rows import (
     open_cells,
 )
 from meshwright.app.evidence.training.cells import Cells, read_header, read_table
+from meshwright.costmodels.queueing.router import Router
 
 COLUMNS = (
     "source",
@@ -57,6 +58,7 @@ OPTIONAL_COLUMNS = (
     *(f"{phase}_{column}" for phase in ("prefill", "decode") for column in WORKER_COLUMNS),
     "arrival",
     "rate_req_s",
+    "router",
     "dataset",
     "submitter",
     "system",
@@ -111,7 +113,8 @@ class PhaseCells:
 class ServingRun:
     """A serving run. Degrees are texts as they stand: disaggregated rows give one for each phase ("P1x8/D9x8"). ``launch`` is
     the command of its workers, in place of which disaggregated rows may give that of each phase. Requests of an open loop
-    arrive at ``requests_per_s``, with lengths as those of ``dataset``; its limits are those that the row had to keep."""
+    arrive at ``requests_per_s``, with lengths as those of ``dataset``, and are dealt out by ``router``; its limits are those
+    that the row had to keep."""
 
     line: int
     source: str
@@ -145,6 +148,7 @@ class ServingRun:
     system: str = ""
     ttft_limit_p99_ms: float | None = None
     tpot_limit_p99_ms: float | None = None
+    router: Router = Router.RANDOM
 
     @property
     def group(self) -> str:
@@ -231,6 +235,7 @@ def _point(cells: Cells) -> MeasuredPoint:
         system=cells.text("system"),
         ttft_limit_p99_ms=cells.number("slo_ttft_p99_ms"),
         tpot_limit_p99_ms=cells.number("slo_tpot_p99_ms"),
+        router=_router(cells),
     )
     outcome = ServingOutcome(
         ttft_ms=cells.number("ttft_ms"),
@@ -256,6 +261,12 @@ def _arrival(cells: Cells) -> Arrival:
     return (
         Arrival(text) if text in set(Arrival) else Arrival.CLOSED if not text else cells.refuse("arrival", ", ".join(Arrival))
     )
+
+
+def _router(cells: Cells) -> Router:
+    """How requests reach workers; of a row that does not say it, as the search takes it where a request does not."""
+    text = cells.text("router")
+    return Router(text) if text in set(Router) else Router.RANDOM if not text else cells.refuse("router", ", ".join(Router))
 
 
 def _phase(cells: Cells, phase: str) -> PhaseCells | None:

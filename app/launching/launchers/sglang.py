@@ -12,6 +12,7 @@ from meshwright.app.launching.parts.command import ShellVariable, Words, command
 from meshwright.app.launching.parts.export import Export, ReplicaEngine, ServerGroup, ServerPools
 from meshwright.app.launching.parts.flag import Flag, FlagTable, cache, count, share, working
 from meshwright.app.launching.parts.served import (
+    balancer_words,
     checkpoint,
     checkpoint_assumption,
     longest_that_fits,
@@ -195,7 +196,10 @@ def export_replicas(plan: Plan, workers: Workers, request: ServingRequest) -> Ex
             plan.model, workers, request, together=together, port=PORT, more=_mixed_words(workers.axes, request)
         ),
         inexpressible=lost_in_words(workers.axes, request),
-        assumptions=(*server_assumptions(plan.model, workers, request), *_replica_assumptions(workers, together=together)),
+        assumptions=(
+            *server_assumptions(plan.model, workers, request),
+            *_replica_assumptions(workers, request, together=together),
+        ),
         servers=_servers(plan.model, workers, request, together=together, more=_mixed_words(workers.axes, request)),
     )
 
@@ -326,13 +330,14 @@ def server_assumptions(model: str, workers: Workers, request: ServingRequest) ->
     return tuple(said)
 
 
-def _replica_assumptions(workers: Workers, *, together: bool) -> tuple[str, ...]:
+def _replica_assumptions(workers: Workers, request: ServingRequest, *, together: bool) -> tuple[str, ...]:
     replicas, devices = workers.count, _ranks(workers.axes) * workers.axes.pp
     if replicas == 1 or together:
         return ()
+    policy = " --policy round_robin" if request.workload.is_dealt_in_turn else ""
     return (
         f"this is one replica of {replicas}, on {devices} devices: start it {replicas} times, each on devices and a port of "
-        "its own, behind a load balancer that spreads requests evenly (sglang_router.launch_router --worker-urls)",
+        f"its own, behind {balancer_words(request.workload)} (sglang_router.launch_router --worker-urls{policy})",
     )
 
 

@@ -16,6 +16,7 @@ from meshwright.app.launching.parts.command import flag as dashed
 from meshwright.app.launching.parts.export import Export, ServerGroup
 from meshwright.app.launching.parts.flag import Flag, FlagTable, cache, count, share, truth, working
 from meshwright.app.launching.parts.served import (
+    balancer_words,
     checkpoint,
     checkpoint_assumption,
     longest_that_fits,
@@ -242,7 +243,7 @@ def _assumptions(model: str, workers: Workers, request: ServingRequest) -> tuple
     if workers.count > 1:
         said.append(
             f"this is one replica of {workers.count}, on {_devices(axes)} devices: start it {workers.count} times, each on "
-            "devices and a port of its own, behind a load balancer that spreads requests evenly"
+            f"devices and a port of its own, behind {balancer_words(workload)}"
         )
     if _nodes(axes, request) > 1:
         said.append(

@@ -15,6 +15,7 @@ from meshwright.app.launching.parts.command import ShellVariable, Words, command
 from meshwright.app.launching.parts.export import Export, ReplicaEngine, ServerGroup, ServerPools
 from meshwright.app.launching.parts.flag import Flag, FlagTable, cache, count, share, working
 from meshwright.app.launching.parts.served import (
+    balancer_words,
     checkpoint,
     checkpoint_assumption,
     longest_that_fits,
@@ -387,7 +388,7 @@ def server_assumptions(model: str, workers: Workers, request: ServingRequest, *,
     if workers.count > 1 and not together:
         said.append(
             f"this is one replica of {workers.count}, on {devices} devices: start it {workers.count} times, "
-            "each on devices and a port of its own, behind a load balancer that spreads requests evenly"
+            f"each on devices and a port of its own, behind {balancer_words(request.workload)}"
         )
     per_node = request.cluster.groups[0].node.host_devices
     here = per_node // (axes.tp * axes.kvp)

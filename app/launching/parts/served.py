@@ -41,6 +41,12 @@ def checkpoint_assumption(model: str) -> str:
     return f"{named} is loaded from the Hugging Face Hub or its cache: put the directory of your checkpoint there if it has one"
 
 
+def balancer_words(workload: ServingWorkload) -> str:
+    """Words for what stands before replicas that are servers of their own."""
+    deals = "deals requests out round robin" if workload.is_dealt_in_turn else "spreads requests evenly"
+    return f"a load balancer that {deals}"
+
+
 def require_engine(request: ServingRequest, engine: ServingEngine) -> None:
     """Refuse plans that were made for another engine; raises ExportError."""
     if request.search.engine is not engine:

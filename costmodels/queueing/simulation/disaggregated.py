@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import fmean
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.queueing.load import RequestStream
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.engine_state import FloatArray
 from meshwright.costmodels.queueing.simulation.replica import (
     MIDDLE,
@@ -36,13 +36,6 @@ IntArray = npt.NDArray[np.int64]
 _EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 
 
-class Routing(StrEnum):
-    """The order in which requests are given to the workers of a pool: drawn evenly, or one worker after the other."""
-
-    DRAWN = "drawn"
-    IN_TURN = "in-turn"
-
-
 @dataclass(frozen=True, eq=False)
 class Pool:
     """Workers of one phase, all alike: each forms steps of its own requests; attention groups of a worker step together."""
@@ -50,7 +43,7 @@ class Pool:
     times: StepTimes | GroupTimes
     limits: BatchLimits
     workers: int
-    routing: Routing = Routing.DRAWN
+    router: Router = Router.RANDOM
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +155,7 @@ def _whole(times: RequestTimes, prefilled: Prefilled, decode: Sequence[Simulatio
 
 def _dealt_out(count: int, pool: Pool, *, seed: int) -> list[IntArray]:
     """Places of the requests that each worker gets; drawn ones stay with more workers. Workers without any are left out."""
-    if pool.routing is Routing.IN_TURN:
+    if pool.router is Router.ROUND_ROBIN:
         worker = np.arange(count, dtype=np.int64) % pool.workers
     else:
         drawn = np.random.Generator(np.random.PCG64([seed, 7])).random(count)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, request_stream
+from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, in_turn, request_stream
 from meshwright.costmodels.serving.speculation import drawn_rounds
 from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, TraceArrivals
@@ -20,6 +20,9 @@ _ROUNDS_SEED = 1
 
 _HITS_SEED = 2
 """The same for hits of the prefix cache."""
+
+_TURNS_SEED = 3
+"""The same for gaps between requests that are dealt out in turn."""
 
 _REQUESTS_PER_CLIENT = 10
 """Requests of each client of a closed loop, at least: as public benchmarks run."""
@@ -88,8 +91,13 @@ class Traffic:
     def key(self, share: Share) -> tuple[float, int]:
         """Return the key that tells the streams of one replica apart: for Poisson arrivals and clients the load of each is
         enough."""
-        split = isinstance(self.workload.arrivals, GammaArrivals | TraceArrivals)
-        return (share.load, share.replicas) if split else (share.each, 1)
+        alike = not self._differ_by_replicas and not isinstance(self.workload.arrivals, TraceArrivals)
+        return (share.each, 1) if alike else (share.load, share.replicas)
+
+    @property
+    def _differ_by_replicas(self) -> bool:
+        """True if arrivals at one replica depend on how many others there are, beside their rate."""
+        return isinstance(self.workload.arrivals, GammaArrivals) or self.workload.is_dealt_in_turn
 
     def clients(self, share: Share) -> int:
         """Clients of the fullest replica of a closed loop."""
@@ -99,10 +107,12 @@ class Traffic:
         """The load of one replica as the analytic model takes it; in a closed loop of one request per second."""
         arrivals = self.workload.arrivals
         cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
-        # Of a renewal process split at random over n replicas, each sees squared variation 1 + (cv^2 - 1) / n.
-        split_cv = math.sqrt(1.0 + (cv * cv - 1.0) / share.replicas)
         rate = _UNIT_RATE if self.is_closed else share.each
-        return Load(rate, self.prompt, self.output, split_cv, self._cached_share, self._shared_tokens)
+        load = Load(rate, self.prompt, self.output, cv, self._cached_share, self._shared_tokens)
+        if self.workload.is_dealt_in_turn:
+            return in_turn(load, share.replicas)
+        # Of a renewal process split at random over n replicas, each sees squared variation 1 + (cv^2 - 1) / n.
+        return replace(load, cv=math.sqrt(1.0 + (cv * cv - 1.0) / share.replicas))
 
     def streams(self, share: Share, requests: int | None = None, *, at_least: int = 0) -> tuple[RequestStream, ...]:
         """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn.
@@ -121,7 +131,7 @@ class Traffic:
             # Clients start together: each must come back often enough to fall out of step.
             enough = (self.one_run or _REQUESTS_PER_CLIENT) * self.clients(share)
             return (self._unit_stream(1, available)[: max(enough, requests or self.requests)],)
-        split = share.replicas if isinstance(arrivals, GammaArrivals) else 1
+        split = share.replicas if self._differ_by_replicas else 1
         return (self._unit_stream(split, available)[:requests].faster(share.each),)
 
     def _unit_stream(self, split: int, requests: int) -> RequestStream:
@@ -142,6 +152,11 @@ class Traffic:
                 load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
                 of_a_client = self.one_run or _REQUESTS_PER_CLIENT
                 enough = max(requests, int(of_a_client * self.load)) if self.is_closed else requests
+                if split > 1 and self.workload.is_dealt_in_turn:
+                    # The same requests at other times: in turn the number of replicas changes nothing but the gaps.
+                    dealt = request_stream(in_turn(load, split), requests=enough, seed=self.seed + _TURNS_SEED)
+                    self._unit[key] = replace(self._unit_stream(1, requests), arrival_s=dealt.arrival_s)
+                    return self._unit[key]
                 self._unit[key] = request_stream(load, requests=enough, seed=self.seed, split=split)
             self._unit[key] = self._with_rounds(self._with_hits(self._unit[key]))
         return self._unit[key]

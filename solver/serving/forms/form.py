@@ -146,6 +146,7 @@ class Form(Generic[OwnLayout]):
     search     its search for one request; None where the request does not allow the form
     predict    the plan with every figure of a given layout predicted anew, or why it does not keep the promise
     simulate   what requests see of a given layout
+    takes_turns   whether its workers may get requests round robin
     """
 
     name: str
@@ -155,6 +156,7 @@ class Form(Generic[OwnLayout]):
     search: Callable[[Asked], FormSearch | None]
     predict: Callable[[ServingRequest, Plan, OwnLayout], Plan | Misfit]
     simulate: Callable[[ServingRequest, OwnLayout], ServingSimulation]
+    takes_turns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

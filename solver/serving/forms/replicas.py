@@ -230,4 +230,6 @@ def simulate(request: ServingRequest, layout: Replicas) -> ServingSimulation:
     return described(evaluator, whole, line, alike=alike)
 
 
-FORM = Form("replicas", Replicas, refuse=refuse, space=space, search=search, predict=predict, simulate=simulate)
+FORM = Form(
+    "replicas", Replicas, refuse=refuse, space=space, search=search, predict=predict, simulate=simulate, takes_turns=True
+)

@@ -13,6 +13,7 @@ from rich.console import Console
 from meshwright.app.base.figures import axes, band, bar, gib, number_range, percent, ranks_of, seconds, significant, spread
 from meshwright.app.base.plan_words import certificate_in_words, load_in_words
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, folded, print_plan
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, WorkerKind
 from meshwright.solver.answer.plan import Interactivity, InteractivityPoint, Plan
@@ -153,6 +154,13 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     assert default_launcher(asked) is Launcher.SGLANG
     third = replace(request, search=replace(request.search, engine=ServingEngine.TENSORRT_LLM))
     assert default_launcher(third) is Launcher.TENSORRT_LLM
+
+
+def test_the_page_says_how_requests_reach_replicas() -> None:
+    drawn = resolved(serving())
+    turns = replace(drawn, workload=replace(drawn.workload, router=Router.ROUND_ROBIN))
+    plan = replace(feasible_plan(drawn), kind="serving")
+    assert [", dealt out round robin" in " ".join(page(plan, asked).split()) for asked in (drawn, turns)] == [False, True]
 
 
 def test_a_plan_for_throughput_says_at_which_rate_its_figures_are() -> None:

@@ -11,6 +11,7 @@ import pytest
 from meshwright.app.launching.exporters import Export, export
 from meshwright.app.launching.launchers.sglang import static_share
 from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.costmodels.units import DType
@@ -67,6 +68,8 @@ def test_replicas_of_one_node_share_a_server_unless_they_have_attention_groups()
     spread = export(*served(replicas=4, tp=4), "sglang")
     assert "--dp-size" not in flags(spread)
     assert any("start it 4 times" in line for line in spread.assumptions)
+    turns = " ".join(export(*served(replicas=4, tp=4, router=Router.ROUND_ROBIN), "sglang").assumptions)
+    assert "deals requests out round robin (sglang_router.launch_router --worker-urls --policy round_robin)" in turns
     grouped = export(*served(MIXTURE, replicas=2, tp=1, attention_dp=4, ep=4, layers=[61]), "sglang")
     assert "--dp-size" not in flags(grouped)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.disaggregated import (
     CacheTransfer,
     Pool,
-    Routing,
     simulate_decode,
     simulate_prefill,
 )
@@ -59,7 +59,7 @@ def test_requests_in_turn_share_workers_evenly() -> None:
     """Four prompts at once on two workers: two each, one after the other; drawn ones may meet on one worker."""
     stream = stream_of(*[(0.0, 100, 2)] * 4)
     one = BatchLimits(1, 100, 10**6)
-    in_turn = simulate_prefill(Pool(TIMES, one, 2, Routing.IN_TURN), AT_ONCE, stream, seed=0)
+    in_turn = simulate_prefill(Pool(TIMES, one, 2, Router.ROUND_ROBIN), AT_ONCE, stream, seed=0)
     step_s = 5e-3 + 100e-4
     assert in_turn.done_s.tolist() == pytest.approx([step_s, step_s, 2 * step_s, 2 * step_s])
     assert [len(run.requests.first_s) for run in in_turn.runs] == [2, 2]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.costmodels.errors import WorkloadError
-from meshwright.costmodels.queueing.load import Load, TokenCount, poisson_stream, request_stream
+from meshwright.costmodels.queueing.load import Load, TokenCount, in_turn, poisson_stream, request_stream
 
 FIXED = (TokenCount(100.0), TokenCount(10.0))
 
@@ -19,6 +19,16 @@ def test_gaps_have_the_rate_and_variation_of_a_split_process(cv: float, split: i
     gaps = np.diff(stream.arrival_s)
     assert np.mean(gaps) == pytest.approx(1.0 / 5.0, rel=0.02)
     assert np.std(gaps) / np.mean(gaps) == pytest.approx(np.sqrt(1.0 + (cv**2 - 1.0) / split), rel=0.03)
+
+
+@pytest.mark.parametrize("cv", [1.0, 2.0])
+def test_gaps_in_turn_are_those_of_every_nth_request(cv: float) -> None:
+    replicas, rate = 4, 5.0
+    whole = request_stream(Load(replicas * rate, *FIXED, cv=cv), requests=400_000, seed=0)
+    dealt = np.diff(whole.arrival_s[::replicas])
+    gaps = np.diff(request_stream(in_turn(Load(rate, *FIXED, cv=cv), replicas), requests=100_000, seed=1).arrival_s)
+    places = [0.05, 0.25, 0.5, 0.75, 0.95, 0.99]
+    np.testing.assert_allclose(np.quantile(gaps, places), np.quantile(dealt, places), rtol=0.03)
 
 
 def test_another_rate_only_stretches_time() -> None:

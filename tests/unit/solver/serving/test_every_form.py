@@ -14,8 +14,9 @@ from meshwright.app.cli.pages.plan_page import serving_parts
 from meshwright.app.launching.exporters import LAUNCHERS, export
 from meshwright.app.regression.locked_plan import structure_of
 from meshwright.app.requests.plan_documents import plan_document, read_plan
-from meshwright.costmodels.errors import ExportError
-from meshwright.solver.answer.layouts import OfWorkers, ServingLayout
+from meshwright.costmodels.errors import ExportError, WorkloadError
+from meshwright.costmodels.queueing.router import Router
+from meshwright.solver.answer.layouts import OfWorkers, Replicas, ServingLayout
 from meshwright.solver.problem.choices import Launcher
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.serving import predict_serving, simulate_serving
@@ -48,6 +49,18 @@ def test_every_form_is_predicted_and_simulated_as_it_was_planned(form: type[OfWo
     assert isinstance(predicted.layout, form)
     assert predicted.layout.all_workers == plan.layout.all_workers  # type: ignore[union-attr]
     assert simulate_serving(request, plan).missed == ()
+
+
+@EVERY
+def test_requests_are_dealt_in_turn_to_equal_replicas_alone(form: type[OfWorkers]) -> None:
+    plan, request = planned(form), request_of(form)
+    turns = replace(request, workload=replace(request.workload, router=Router.ROUND_ROBIN))
+    if form is Replicas:
+        assert predict_serving(turns, plan).feasible
+        return
+    for ask in (predict_serving, simulate_serving):
+        with pytest.raises(WorkloadError, match="no other form"):
+            ask(turns, plan)
 
 
 @EVERY

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from meshwright.costmodels.errors import WorkloadError
+from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.api import simulate
@@ -24,7 +25,7 @@ from meshwright.solver.problem.serving_load import (
     PrefixCache,
     TraceArrivals,
 )
-from meshwright.solver.serving import plan_serving, predict_serving
+from meshwright.solver.serving import plan_serving, predict_serving, simulate_serving
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.engines.traffic import Share, Traffic
@@ -91,6 +92,44 @@ def test_a_trace_is_dealt_out_to_all_replicas() -> None:
     assert sorted(np.concatenate([part.arrival_s for part in parts])) == pytest.approx(list(whole.arrival_s))
     twice = traffic.streams(Share(2.0 * traffic.load, 1))[0]
     np.testing.assert_allclose(twice.arrival_s, whole.arrival_s / 2.0)
+
+
+def test_in_turn_replicas_get_the_same_requests_at_more_even_times() -> None:
+    arrivals = PoissonArrivals("poisson", 12.0)
+    drawn, turns = (Traffic(workload(arrivals, router=router), 0, 8_000) for router in Router)
+    alone, four, eight = (Share(12.0 * replicas, replicas) for replicas in (1, 4, 8))
+    np.testing.assert_array_equal(turns.streams(alone)[0].arrival_s, drawn.streams(alone)[0].arrival_s)
+    for share in (four, eight):
+        (stream,), (at_random,) = turns.streams(share), drawn.streams(share)
+        np.testing.assert_array_equal(stream.output_tokens, at_random.output_tokens)
+        gaps = np.diff(stream.arrival_s)
+        assert np.mean(gaps) == pytest.approx(1.0 / 12.0, rel=0.03)
+        assert np.std(gaps) / np.mean(gaps) == pytest.approx(share.replicas**-0.5, rel=0.05)
+        assert turns.load_of(share).cv == pytest.approx(share.replicas**-0.5)
+        assert drawn.load_of(share).cv == 1.0
+    # What is simulated for one number of replicas does not stand for another.
+    assert turns.key(four) != turns.key(eight) and drawn.key(four) == drawn.key(eight)
+
+
+def test_requests_in_turn_wait_less_and_take_fewer_devices() -> None:
+    arrivals, whole = PoissonArrivals("poisson", 30.0), Search(tp=(1,), pp=(1,))
+    asked = [replace(request(arrivals, search=whole, **HARD), workload=workload(arrivals, router=router)) for router in Router]
+    drawn, turns = (plan(each) for each in asked)
+    assert (drawn.devices, turns.devices) == (4, 3)
+    # No bound leaves out what enumeration finds.
+    assert turns.devices == best_objective(asked[1], found=None)
+    waits = [simulate_serving(each, drawn).ttft.p95.value for each in asked]
+    assert waits[1] < 0.9 * waits[0]
+
+
+def test_a_router_is_refused_where_it_deals_nothing_out() -> None:
+    with pytest.raises(WorkloadError, match="closed loop"):
+        workload(ClosedArrivals("closed", 4), router=Router.ROUND_ROBIN)
+    turns = workload(PoissonArrivals("poisson", 4.0), router=Router.ROUND_ROBIN)
+    both = (ServingMode.AGGREGATED, ServingMode.DISAGGREGATED)
+    for search in (Search(modes=both), Search(modes=(ServingMode.SWITCHED,)), Search(worker_kinds=2)):
+        with pytest.raises(WorkloadError, match="no other form"):
+            plan(replace(serving_request(search=search), workload=turns))
 
 
 def test_a_prefix_cache_saves_devices() -> None:

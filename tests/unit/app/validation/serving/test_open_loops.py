@@ -27,6 +27,7 @@ from meshwright.app.evidence.serving.report import serving_report, serving_repor
 from meshwright.app.evidence.serving.rows import Arrival, MeasuredPoint, read_measured_points
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import Admission
 from tests.unit.app.validation.serving.tables import point
 
@@ -137,6 +138,20 @@ def test_any_table_may_have_open_loops(tmp_path: Path) -> None:
         deployment(replace(run, requests_per_s=None))
     with pytest.raises(InvalidInputError, match="arrival"):
         point(tmp_path, arrival="sometimes")
+
+
+def test_a_row_says_how_its_requests_reach_workers(tmp_path: Path) -> None:
+    drawn, turns = (deployment(open_row(tmp_path, router=router).run) for router in ("", "round_robin"))
+    assert (drawn.router, turns.router) == (Router.RANDOM, Router.ROUND_ROBIN)
+    loops = [open_loop(each, default_constants(each.engine)) for each in (drawn, turns)]
+    # Each of 8 workers gets every eighth request; what it keeps up with is the same.
+    assert [loop.load.cv for loop in loops] == pytest.approx([1.0, 8**-0.5])
+    assert loops[0].utilisation == loops[1].utilisation
+    first = [loop.times_s(0.95, requests=2_000)[0] for loop in loops]
+    assert first[1] < first[0]
+    assert point(tmp_path, arrival="poisson", rate_req_s="4", router="round_robin").run.router is Router.ROUND_ROBIN
+    with pytest.raises(InvalidInputError, match="router"):
+        open_row(tmp_path, router="least_loaded")
 
 
 def test_lengths_are_cut_and_keep_their_mean() -> None:
