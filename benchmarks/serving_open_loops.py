@@ -74,12 +74,14 @@ DEALING = """**How requests reach workers.** No row says it. NVIDIA's harness gi
 the least to do, unless a configuration says otherwise (`traffic_distribution_policy` in its public source; that submitters kept
 it is assumed, of other harnesses nothing is known). Least-loaded dealing is not simulated: replicas then depend on one
 another, and all would have to be simulated together. Round robin (`workload.router`, a row's `router`) is the nearest that is.
-The same rows, all dealt out at random or all round robin, by the law as it is shipped, which was fitted to random dealing:
+The same rows, all dealt out at random or all round robin, by the law that is shipped for random dealing:
 """
 
 DEALT = """Round robin takes much off what is predicted too late near the knee; below it, 12% too late become 16% too early, and
 fewer rows stay below what is promised. So plans are for random dealing, the more careful of the two, unless a request says
-otherwise. A promise for round robin is kept less often than it says: its law needs rows that say how they were dealt.
+otherwise. A promise for round robin has a law of its own (`ROUND_ROBIN_LOOPS`), fitted in the same way to the same rows as if
+all had been dealt so: steps spread by 0.169, first tokens beside by 0.345. Each submitter left out, 89% of first tokens stay
+below what it promises at 0.9, and 96% of times per token.
 """
 
 

@@ -41,6 +41,7 @@ from meshwright.costmodels.errors import ClusterError, InvalidInputError, ModelE
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.adapter import AdapterKind
 from meshwright.costmodels.network.token_dispatch import DispatchFormat
+from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import SERVERS
@@ -220,6 +221,9 @@ def request_document(request: PlanRequest) -> dict[str, Any]:
     if whole["workload"].get("dispatch_format") == DispatchFormat.WORKING:
         # Requests from before formats of dispatch keep theirs.
         del whole["workload"]["dispatch_format"]
+    if whole["workload"].get("router") == Router.RANDOM:
+        # Requests from before routers keep theirs.
+        del whole["workload"]["router"]
     for group in whole["cluster"]["groups"]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.

@@ -6,8 +6,17 @@ import math
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.queueing.results import Percentile
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import Targets
-from meshwright.costmodels.serving.latency_law import OPEN_LOOPS, LatencyLaw, ServingLaw, latency_law, learned_latencies
+from meshwright.costmodels.serving.latency_law import (
+    OPEN_LOOPS,
+    ROUND_ROBIN_LOOPS,
+    LatencyLaw,
+    OpenLoopLaw,
+    ServingLaw,
+    latency_law,
+    learned_latencies,
+)
 from meshwright.solver.answer.predicted import Band, Predicted
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
@@ -101,17 +110,18 @@ def promised_of(request: ServingRequest, *, pools: bool = False) -> Promised:
     learned = learned_latencies(request.calibrations)
     law = latency_law(request.search.engine, pools=pools, devices=devices, learned=learned)
     is_open = not isinstance(request.workload.arrivals, ClosedArrivals)
-    slowed = _slowed(law, slo.confidence) if is_open else None
+    loops = ROUND_ROBIN_LOOPS if request.workload.router is Router.ROUND_ROBIN else OPEN_LOOPS
+    slowed = _slowed(law, loops, slo.confidence) if is_open else None
     return Promised(_target_s(slo.p95_ttft_ms), _target_s(slo.p95_tpot_ms), law, slo.confidence, slowed)
 
 
-def _slowed(law: ServingLaw, confidence: float) -> Slowed | None:
+def _slowed(law: ServingLaw, loops: OpenLoopLaw, confidence: float) -> Slowed | None:
     """Return the steps of an open loop as they are promised: by measured runs of one's own where there are some, else by open
     loops that were measured, and no less than by the law of times per token, which borrowed kernels widen; None where they are
     no slower."""
     told = law.tpot.factor(confidence)
-    slowdown = told if law.runs else max(told, OPEN_LOOPS.slowdown(confidence))
-    return Slowed(slowdown, OPEN_LOOPS.ttft_factor(confidence)) if slowdown > 1.0 else None
+    slowdown = told if law.runs else max(told, loops.slowdown(confidence))
+    return Slowed(slowdown, loops.ttft_factor(confidence)) if slowdown > 1.0 else None
 
 
 def _target_s(milliseconds: float | None) -> float:

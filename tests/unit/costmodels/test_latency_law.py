@@ -18,6 +18,7 @@ from meshwright.costmodels.serving.latency_law import (
     OPEN_LOOPS,
     OUTSIDE_SIGMA_S,
     POOLS,
+    ROUND_ROBIN_LOOPS,
     LatencyLaw,
     latency_law,
 )
@@ -116,5 +117,7 @@ def test_open_loops_are_slowed_by_what_is_promised_of_their_steps() -> None:
     assert OPEN_LOOPS.slowdown(0.5) == OPEN_LOOPS.ttft_factor(0.5) == OPEN_LOOPS.slowdown(0.1) == 1.0
     assert OPEN_LOOPS.slowdown(0.9) == pytest.approx(1.253, abs=1e-3)
     assert OPEN_LOOPS.slowdown(0.99) > OPEN_LOOPS.slowdown(0.9)
+    # Dealt out in turn first tokens are predicted earlier, and promised later.
+    assert ROUND_ROBIN_LOOPS.ttft_factor(0.9) > OPEN_LOOPS.ttft_factor(0.9)
     # Fitted to open loops alone, it is the law of times per token of closed ones.
     assert OPEN_LOOPS.slowdown(0.9) == pytest.approx(BOTH_PHASES.tpot.factor(0.9), rel=0.01)

@@ -122,6 +122,14 @@ def test_requests_in_turn_wait_less_and_take_fewer_devices() -> None:
     assert waits[1] < 0.9 * waits[0]
 
 
+def test_first_tokens_of_requests_dealt_in_turn_are_promised_by_their_own_law() -> None:
+    arrivals = PoissonArrivals("poisson", 4.0)
+    asked = [replace(serving_request(confidence=0.9), workload=workload(arrivals, router=router)) for router in Router]
+    drawn, turns = (promised_of(each).slowed for each in asked)
+    assert drawn is not None and turns is not None
+    assert turns.ttft_factor > drawn.ttft_factor and turns.slowdown <= drawn.slowdown
+
+
 def test_a_router_is_refused_where_it_deals_nothing_out() -> None:
     with pytest.raises(WorkloadError, match="closed loop"):
         workload(ClosedArrivals("closed", 4), router=Router.ROUND_ROBIN)
