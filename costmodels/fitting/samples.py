@@ -119,6 +119,14 @@ COLUMNS = tuple(field.name for field in fields(Samples))
 TEXT_COLUMNS = ("device", "kind", "dtype", "software", "source")
 
 
+WIDE_TEXT = 64
+"""Characters that any text may have: in a row of 20 bytes all of them padded take 64 times its text."""
+PADDED = 2**22
+"""Characters of a padded column that are no matter: 16 MiB."""
+MOST_PADDING = 8
+"""Characters of a larger padded column for each that is written: 32 bytes."""
+
+
 def samples_of(rows: list[dict[str, Any]]) -> Samples:
     """Samples of rows that name the columns they have; sizes left out are 0. Raises SampleError at the first bad row."""
     if not rows:
@@ -126,12 +134,21 @@ def samples_of(rows: list[dict[str, Any]]) -> Samples:
     columns: dict[str, Any] = {}
     for name in COLUMNS:
         if name in TEXT_COLUMNS:
-            columns[name] = np.array([str(row.get(name, "")) for row in rows], np.str_)
+            columns[name] = _texts(name, [str(row.get(name, "")) for row in rows])
         else:
             columns[name] = np.array([float(row.get(name, 0.0)) for row in rows], np.float64)
     samples = Samples(**columns)
     check_samples(samples)
     return samples
+
+
+def _texts(column: str, texts: list[str]) -> Texts:
+    """Texts as an array, in which each takes the room of the longest; raises SampleError where that is mostly padding."""
+    longest, written = max(map(len, texts)), sum(map(len, texts))
+    if longest > WIDE_TEXT and longest * len(texts) > max(PADDED, MOST_PADDING * written):
+        allowed = f"at most {WIDE_TEXT} beside so many shorter ones"
+        raise SampleError(f"the longest {column} has too many characters", given=longest, allowed=allowed)
+    return np.array(texts, np.str_)
 
 
 def joined(parts: list[Samples]) -> Samples:

@@ -214,6 +214,7 @@ class _Lexer:
     def __init__(self, text: str):
         self._text, self._at = text, 0
         self._line, self._counted = 1, 0
+        self._open_to = 0
         self._into: Word | None = None
         self._ends: list[tuple[str, bool, bool]] = []
 
@@ -260,11 +261,14 @@ class _Lexer:
 
     def _arithmetic(self) -> str | None:
         """What stands between ``((`` and ``))``, which is taken; None where nothing does."""
-        if not self._text.startswith("((", self._at):
+        # Up to that place nothing is closed: a line of ``((`` is searched once and not from each of them.
+        if self._at < self._open_to or not self._text.startswith("((", self._at):
             return None
         line_end = self._text.find("\n", self._at)
-        end = self._text.find("))", self._at, len(self._text) if line_end < 0 else line_end)
+        line_end = len(self._text) if line_end < 0 else line_end
+        end = self._text.find("))", self._at, line_end)
         if end < 0:
+            self._open_to = line_end
             return None
         inner, self._at = self._text[self._at + 2 : end], end + 2
         return inner
