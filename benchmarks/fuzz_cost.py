@@ -30,7 +30,8 @@ from meshwright.costmodels.errors import InvalidInputError
 CPU_S_EACH, CPU_BYTES = 1.0, 100_000
 """A second of processor for each 100 kB begun."""
 MEMORY_FLOOR_BYTES, MEMORY_TIMES = 16 * 2**20, 50
-"""The dearest of all examples takes 5 MiB. A list of JSON costs 50 times its text."""
+"""Of all examples but one the dearest takes 5 MiB, a traced graph 23, a quarter of its budget. A list of JSON costs 50 times
+its text."""
 LIMIT_CPU_S, LIMIT_BYTES = 60, 3 * 2**30
 """Of a child: far beyond every budget, and within a small machine."""
 KEPT = 6
