@@ -24,7 +24,11 @@ from tests.support.opened_choices import opened
 from tests.unit.solver.training.instances import memory_request, sliced_request
 from tests.unit.solver.training.layered import layered_request
 
-LISTED = [name for name, entry in LEDGER.items() if entry.choice.said is Said.LISTED and entry.choice.forms & TRAINING]
+LISTED = [
+    name
+    for name, entry in LEDGER.items()
+    if entry.choice.said is Said.LISTED and entry.choice.forms & TRAINING and entry.choice.place is not None
+]
 
 NARROW: dict[str, Any] = {
     "tp": (1,),
@@ -38,6 +42,7 @@ NARROW: dict[str, Any] = {
 
 BESIDE: dict[str, dict[str, Any]] = {
     "ulysses": {"cp": (2,)},
+    "cp_keys": {"cp": (2,)},
     "etp": {"tp": (2,), "ep": (2,)},
     "recompute_layers": {"recompute": (Recompute.NONE, Recompute.FULL), "pp": (1,), "zero_stages": (0, 1)},
     "shard_ranks": {"zero_stages": (1, 3), "dp": (4, 8), "pp": (1,)},
