@@ -84,16 +84,7 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     Raises SettingError for an open door to other machines and for an address that is taken, StoreError for an SQLite file that
     can't be used.
     """
-    _require_free(host, port)
-    import uvicorn
-
-    from meshwright.app.edge.connection import bounded_connections
     from meshwright.app.edge.loopback import is_loopback
-    from meshwright.app.edge.observability import start_tracing
-    from meshwright.app.service.queue_metrics import serve_metrics
-    from meshwright.app.store.engine import is_sqlite
-    from meshwright.app.store.migrate import ensure_ready
-    from meshwright.app.web.main import create_app
 
     if settings.auth is Auth.OFF and not is_loopback(host):
         raise SettingError(
@@ -102,6 +93,17 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
             allowed="a loopback address, as 127.0.0.1",
             remedy="unset MESHWRIGHT_AUTH, and make keys with 'meshwright keys create'",
         )
+    _require_free(host, port)
+
+    import uvicorn
+
+    from meshwright.app.edge.connection import bounded_connections
+    from meshwright.app.edge.observability import start_tracing
+    from meshwright.app.service.queue_metrics import serve_metrics
+    from meshwright.app.store.engine import is_sqlite
+    from meshwright.app.store.migrate import ensure_ready
+    from meshwright.app.web.main import create_app
+
     os.environ[SAFE_PATH] = "1"
     proxies = frozenset(settings.trusted_proxies.split())
     app = create_app(settings)
