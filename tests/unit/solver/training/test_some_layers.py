@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from meshwright.app.launching.exporters import export
+from meshwright.app.models.catalog import model
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import ExportError, PlanFileError
+from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.problem.choices import Launcher, Recompute, Space, System
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.search import Search
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import evaluate_decision
 from meshwright.solver.training.planner import predict_training
+from meshwright.solver.training.search.best_first import expand
+from meshwright.solver.training.search.bounds import Member, least_recomputed, member_bound_s
+from meshwright.solver.training.search.partition import MemoryShortfall, cut
+from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
@@ -125,3 +137,38 @@ def test_published_planners_and_launchers_without_a_flag_recompute_all_layers_or
     assert "launcher" in {v.rule for v in check(plan, titan)}
     with pytest.raises(ExportError, match="some layers"):
         export(plan, request, "torchtitan")
+
+
+def test_bounds_of_pipelines_know_how_many_layers_are_recomputed_at_least() -> None:
+    """Of 32 layers on four stages, under schedules and micro-batches that lack more or less memory."""
+    search = Search(
+        pp=(4,),
+        tp=(2,),
+        cp=(1,),
+        microbatch=(1, 2, 4),
+        zero_stages=(1,),
+        recompute=(Recompute.NONE, Recompute.FULL),
+        schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
+        virtual_stages=(2, 4),
+    )
+    cluster = Cluster((NodeGroup("node", node_type("dgx-a100-40gb"), 1),))
+    workload = TrainingWorkload("training", global_batch=32, seq_len=4096)
+    costs = TrainingCosts(TrainingRequest(model("llama-3.1-8b"), cluster, workload, search=search))
+    numbers = []
+    for member in members(costs):
+        decision = cut(member, costs)
+        if not member.candidate.choices.lacks_layers or isinstance(decision, MemoryShortfall):
+            continue
+        _, least = least_recomputed(member.candidate, member.tables)
+        found = decision.candidate.choices.recompute_layers
+        assert found is not None and least <= found
+        assert member_bound_s(member) <= evaluate_decision(decision, member.tables).step_time_s
+        numbers.append(least)
+    assert max(numbers) > 1, numbers
+
+
+def members(costs: TrainingCosts) -> Iterator[Member]:
+    for family in families(costs.request):
+        for choice in family.by_recompute():
+            for node in expand(choice, costs):
+                yield from (node,) if isinstance(node, Member) else node.members(node.candidates, costs)
