@@ -183,47 +183,33 @@ def _with_engine(document: object) -> object:
     return document if started is None else {**document, "search": {**search, "engine": started.value}}  # type: ignore[dict-item]
 
 
+_SAY_NOTHING: tuple[tuple[str, str, object], ...] = (
+    *((part, name, None) for part, name in (("model", "hyperparameters"), ("search", "memory_share"))),
+    *(("workload", name, None) for name in ("speculation", "implementation", "adapter", "lengths")),
+    *(("search", name, []) for name in ("cp_keys", "expert_overlap", "constraints")),
+    ("workload", "dispatch_format", DispatchFormat.WORKING),
+    ("workload", "router", Router.RANDOM),
+)
+"""Fields that came after requests were stored, with the value that says nothing: it is left out, so that these keep their
+digests."""
+
+
 def request_document(request: PlanRequest) -> dict[str, Any]:
     """The request as a document without references: reading it again gives an equal request."""
     whole = to_document(type(request), request)
     given = whole.pop("calibrations")
-    if whole["workload"].get("speculation", True) is None:
-        # Requests from before speculation keep their digests.
-        del whole["workload"]["speculation"]
+    for part, name, nothing in _SAY_NOTHING:
+        if name in whole[part] and whole[part][name] == nothing:
+            del whole[part][name]
     arrivals = whole["workload"].get("arrivals", {})
     if arrivals.get("requests_per_client", True) is None:
         # Requests from before runs that count from their beginning keep theirs.
         del arrivals["requests_per_client"]
-    if whole["workload"].get("implementation", True) is None:
-        # Requests from before implementations keep theirs.
-        del whole["workload"]["implementation"]
-    if whole["workload"].get("adapter", True) is None:
-        # Requests from before adapters keep theirs.
-        del whole["workload"]["adapter"]
-    elif whole["workload"].get("adapter", {}).get("kind") == AdapterKind.LORA:
+    if whole["workload"].get("adapter", {}).get("kind") == AdapterKind.LORA:
         # Those from before DoRA, too.
         del whole["workload"]["adapter"]["kind"]
-    if whole["workload"].get("lengths", True) is None:
-        # Requests from before documents keep theirs.
-        del whole["workload"]["lengths"]
-    if whole["model"].get("hyperparameters", True) is None:
-        # Graphs from before hyperparameters keep theirs.
-        del whole["model"]["hyperparameters"]
-    elif whole["model"].get("hyperparameters", {}).get("positions", True) is None:
+    if whole["model"].get("hyperparameters", {}).get("positions", True) is None:
         del whole["model"]["hyperparameters"]["positions"]
-    if whole["search"].get("memory_share", True) is None:
-        # Requests from before shares of memory keep theirs.
-        del whole["search"]["memory_share"]
-    for name in ("cp_keys", "expert_overlap", "constraints"):
-        if not whole["search"].get(name, True):
-            # Requests from before these choices keep theirs.
-            del whole["search"][name]
-    if whole["workload"].get("dispatch_format") == DispatchFormat.WORKING:
-        # Requests from before formats of dispatch keep theirs.
-        del whole["workload"]["dispatch_format"]
-    if whole["workload"].get("router") == Router.RANDOM:
-        # Requests from before routers keep theirs.
-        del whole["workload"]["router"]
     for group in whole["cluster"]["groups"]:
         if group["node"].get("devices_per_host", True) is None:
             # Requests from before hosts of racks keep theirs.
