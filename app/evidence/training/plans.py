@@ -18,9 +18,10 @@ from meshwright.costmodels.pipeline import Schedule, fills
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
-from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.training.space.candidates import Candidate, may_pair
 from meshwright.solver.training.space.implementation import as_implemented
 from meshwright.solver.training.space.meshes import Mesh, experts_fit
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining
@@ -67,6 +68,7 @@ def given_plan(run: Run) -> UsedPlan:
         precision=precision,
         gradient_dtype=precision if pure else source.gradient_dtype,
         matmul=_recipe(run.precision, source),
+        dispatch=run.dispatch,
         implementation=stated_over(source.implementation, run.implementation),
     )
     is_parallel = (
@@ -81,6 +83,7 @@ def given_plan(run: Run) -> UsedPlan:
         boundary,
         (_RECOMPUTE[run.recompute],),
         _pipelining(run, mesh, count),
+        expert_overlap=_expert_overlap(run, mesh, count),
     )
     model, workload = as_implemented(model_graph(run), workload, Search())
     request = TrainingRequest(model, cluster, workload)
@@ -118,6 +121,14 @@ def _pipelining(run: Run, mesh: Mesh, n_microbatches: int) -> Pipelining:
     if not fills(Schedule.INTERLEAVED, mesh.pp, n_microbatches, chunks):
         raise NotPredictedError(f"{n_microbatches} micro-batches interleaved over {mesh.pp} stages")
     return Pipelining(Schedule.INTERLEAVED, chunks)
+
+
+def _expert_overlap(run: Run, mesh: Mesh, n_microbatches: int) -> ExpertOverlap | None:
+    if run.expert_overlap is not ExpertOverlap.BATCH or mesh.ep == 1:
+        return None
+    if not may_pair(_pipelining(run, mesh, n_microbatches), pp=mesh.pp, n_microbatches=n_microbatches):
+        raise NotPredictedError(f"exchanges under another of {n_microbatches} micro-batches, 1F1B over {mesh.pp} stages")
+    return run.expert_overlap
 
 
 def _mesh(run: Run) -> Mesh:

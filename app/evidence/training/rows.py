@@ -18,6 +18,8 @@ from meshwright.app.evidence.training.stated import (
     stated_over,
 )
 from meshwright.costmodels.model.implementation import AttentionKernels, FlashAttention, SelectiveRecompute, TrainedWeights
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 
 _SAYS_ADAPTERS = re.compile(r"(?<![a-z])(q?lora|dora)(?![a-z])", re.IGNORECASE)
@@ -47,7 +49,8 @@ class Run:
     """A measured run: model, cluster and plan, with None where the table is silent.
 
     ``line`` is its line in the file, ``reading`` what its source says of all rows; ``implementation`` is what the row itself
-    states of its framework, ``stated_model`` the model that the mapping names for it. ``assumed`` is what was assumed where row
+    states of its framework, ``stated_model`` the model that the mapping names for it, ``dispatch`` and ``expert_overlap`` what it
+    says of exchanges with experts. ``assumed`` is what was assumed where row
     and mapping are silent, in words.
     """
 
@@ -89,6 +92,8 @@ class Run:
     top_k: int | None = None
     etp: int | None = None
     stated_model: StatedModel | None = None
+    dispatch: TokenDispatch = TokenDispatch.COPIES
+    expert_overlap: ExpertOverlap | None = None
     assumed: tuple[str, ...] = ()
 
 
@@ -162,6 +167,8 @@ def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
         top_k=cells.size("top_k"),
         etp=None if ETP not in cells.values else cells.size(ETP),
         stated_model=said.model,
+        dispatch=said.dispatch or TokenDispatch.COPIES,
+        expert_overlap=said.expert_overlap,
         assumed=assumed,
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))

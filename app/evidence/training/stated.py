@@ -14,7 +14,9 @@ from typing import Any
 
 from meshwright.app.evidence.training.cells import RUN_COLUMNS, STATED_COLUMNS, Cells
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.units import STRICT_RECORD, DType, Name
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 
 NOTHING_STATED = StatedImplementation()
@@ -41,6 +43,8 @@ class RowRule:
     implementation   fields of the implementation
     gradient_dtype   format of gradients, in place of the source's
     model            the model of the row
+    dispatch         how tokens get to the ranks of their experts
+    expert_overlap   whether these exchanges run under the pass of another micro-batch
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -52,6 +56,8 @@ class RowRule:
     implementation: StatedImplementation = NOTHING_STATED
     gradient_dtype: DType | None = None
     model: StatedModel | None = None
+    dispatch: TokenDispatch | None = None
+    expert_overlap: ExpertOverlap | None = None
 
     def __post_init__(self) -> None:
         _require_columns("where", self.where, RUN_COLUMNS)
@@ -75,6 +81,8 @@ class StatedByRules:
     implementation: StatedImplementation = NOTHING_STATED
     gradient_dtype: DType | None = None
     model: StatedModel | None = None
+    dispatch: TokenDispatch | None = None
+    expert_overlap: ExpertOverlap | None = None
 
 
 def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, StatedByRules]:
@@ -92,6 +100,8 @@ def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, S
                 stated_over(said.implementation, rule.implementation),
                 rule.gradient_dtype or said.gradient_dtype,
                 rule.model or said.model,
+                rule.dispatch or said.dispatch,
+                rule.expert_overlap or said.expert_overlap,
             )
     empty = {column: value for column, value in stated.items() if not cells.values.get(column, "").strip()}
     return replace(cells, values={**cells.values, **empty, **instead}), said
