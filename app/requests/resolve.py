@@ -189,6 +189,7 @@ _SAY_NOTHING: tuple[tuple[str, str, object], ...] = (
     *(("search", name, []) for name in ("cp_keys", "expert_overlap", "constraints")),
     ("workload", "dispatch_format", DispatchFormat.WORKING),
     ("workload", "router", Router.RANDOM),
+    ("workload", "mtp_layers", 0),
 )
 """Fields that came after requests were stored, with the value that says nothing: it is left out, so that these keep their
 digests."""

@@ -27,6 +27,7 @@ from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.tp_strategies import SpecKind
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.graph import Block, ModelGraph
+from meshwright.solver.problem.token_prediction import module_operators
 
 _RERUN_BY_SELECTIVE = (OperatorKind.ATTENTION, OperatorKind.NORM)
 
@@ -235,20 +236,26 @@ def kept_bytes(
 
 
 def low_precision_products(block: Block) -> frozenset[str]:
-    """Products that a low-precision recipe casts: those of layers, but not the router's, which chooses experts."""
-    if not recomputable(block):
+    """Products that a low-precision recipe casts: those of layers, also of layers that predict more tokens beside the head, but
+    not the router's, which chooses experts."""
+    if _is_first(block):
         return frozenset()
     experts = expert_region(block.operators).dims
     return frozenset(
         operator.name
-        for operator in block.operators
+        for operator in (block.operators if recomputable(block) else module_operators(block))
         if operator.kind is OperatorKind.MATMUL and not any(experts & set(tensor.dims) for tensor in operator.outputs)
     )
 
 
+def _is_first(block: Block) -> bool:
+    kinds = {operator.kind for operator in block.operators}
+    return OperatorKind.EMBEDDING in kinds and OperatorKind.LOSS not in kinds
+
+
 def _of_input(block: Block, sizes: Mapping[str, float]) -> float:
     """Bytes an element of the residual stream that enters the block; token ids are no activations."""
-    if any(operator.kind is OperatorKind.EMBEDDING for operator in block.operators):
+    if _is_first(block):
         return 0.0
     written = {tensor.name for operator in block.operators for tensor in operator.outputs}
     return max((size for name, size in sizes.items() if name not in written), default=0.0)

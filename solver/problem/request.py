@@ -25,7 +25,7 @@ from meshwright.costmodels.network.token_dispatch import DispatchFormat, TokenDi
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.serving.speculation import Speculation
-from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, PositiveFloat, PositiveInt
+from meshwright.costmodels.units import STRICT_RECORD, DType, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
@@ -55,7 +55,8 @@ class TrainingWorkload:
     experts: ranks that hold some of them wait for the one with the most rows; ``dispatch`` how tokens get there, and in
     which ``dispatch_format``.
     ``implementation`` is how the user's framework runs it; None: as the search's launcher does. With an ``adapter`` its
-    matrices alone are trained. With ``lengths`` sequences hold documents that don't see one another.
+    matrices alone are trained. With ``lengths`` sequences hold documents that don't see one another. ``mtp_layers`` modules
+    beside the head each predict one more token (`solver.problem.token_prediction`).
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -74,8 +75,11 @@ class TrainingWorkload:
     implementation: StatedImplementation | None = None
     adapter: Adapter | None = None
     lengths: DocumentLengths | None = None
+    mtp_layers: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
+        if self.adapter is not None and self.mtp_layers:
+            raise WorkloadError("adapters train no layers that predict tokens", given=self.mtp_layers, allowed="mtp_layers: 0")
         if self.experts.redundant_experts:
             raise WorkloadError(
                 "training keeps one copy of each expert", given=self.experts.redundant_experts, allowed="0 redundant_experts"

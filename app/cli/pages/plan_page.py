@@ -99,6 +99,8 @@ def _question(plan: Plan, request: PlanRequest) -> str:
     work = request.workload
     if isinstance(work, TrainingWorkload):
         asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
+        if work.mtp_layers:
+            asked += f", {counted(work.mtp_layers, 'layer')} beside the head for more tokens"
         if work.adapter is not None:
             asked += f", {work.adapter.in_words}"
         if work.lengths is not None:

@@ -69,6 +69,7 @@ def given_plan(run: Run) -> UsedPlan:
         gradient_dtype=precision if pure else source.gradient_dtype,
         matmul=_recipe(run.precision, source),
         dispatch=run.dispatch,
+        mtp_layers=run.mtp_layers,
         implementation=stated_over(source.implementation, run.implementation),
     )
     is_parallel = (

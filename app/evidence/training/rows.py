@@ -50,7 +50,7 @@ class Run:
 
     ``line`` is its line in the file, ``reading`` what its source says of all rows; ``implementation`` is what the row itself
     states of its framework, ``stated_model`` the model that the mapping names for it, ``dispatch`` and ``expert_overlap`` what it
-    says of exchanges with experts. ``assumed`` is what was assumed where row
+    says of exchanges with experts, ``mtp_layers`` of modules that predict more tokens. ``assumed`` is what was assumed where row
     and mapping are silent, in words.
     """
 
@@ -94,6 +94,7 @@ class Run:
     stated_model: StatedModel | None = None
     dispatch: TokenDispatch = TokenDispatch.COPIES
     expert_overlap: ExpertOverlap | None = None
+    mtp_layers: int = 0
     assumed: tuple[str, ...] = ()
 
 
@@ -169,6 +170,7 @@ def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
         stated_model=said.model,
         dispatch=said.dispatch or TokenDispatch.COPIES,
         expert_overlap=said.expert_overlap,
+        mtp_layers=said.mtp_layers or 0,
         assumed=assumed,
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))

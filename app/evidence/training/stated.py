@@ -15,7 +15,7 @@ from typing import Any
 from meshwright.app.evidence.training.cells import RUN_COLUMNS, STATED_COLUMNS, Cells
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
-from meshwright.costmodels.units import STRICT_RECORD, DType, Name
+from meshwright.costmodels.units import STRICT_RECORD, DType, Name, NonNegativeInt
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 
@@ -45,6 +45,7 @@ class RowRule:
     model            the model of the row
     dispatch         how tokens get to the ranks of their experts
     expert_overlap   whether these exchanges run under the pass of another micro-batch
+    mtp_layers       modules beside the head that each predict one more token
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -58,6 +59,7 @@ class RowRule:
     model: StatedModel | None = None
     dispatch: TokenDispatch | None = None
     expert_overlap: ExpertOverlap | None = None
+    mtp_layers: NonNegativeInt | None = None
 
     def __post_init__(self) -> None:
         _require_columns("where", self.where, RUN_COLUMNS)
@@ -83,6 +85,7 @@ class StatedByRules:
     model: StatedModel | None = None
     dispatch: TokenDispatch | None = None
     expert_overlap: ExpertOverlap | None = None
+    mtp_layers: NonNegativeInt | None = None
 
 
 def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, StatedByRules]:
@@ -102,6 +105,7 @@ def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, S
                 rule.model or said.model,
                 rule.dispatch or said.dispatch,
                 rule.expert_overlap or said.expert_overlap,
+                said.mtp_layers if rule.mtp_layers is None else rule.mtp_layers,
             )
     empty = {column: value for column, value in stated.items() if not cells.values.get(column, "").strip()}
     return replace(cells, values={**cells.values, **empty, **instead}), said

@@ -99,7 +99,7 @@ def plan_words(plan: PipelinePlan, request: TrainingRequest, shape: DecoderShape
         *_mixture_words(shape.mixture, plan, workload.dispatch),
         *hyperparameter_words(request.model.hyperparameters, shape),
         *_vocabulary_words(shape.vocab, plan.axes.tp),
-        *_parallelism_words(plan, request),
+        *_parallelism_words(plan, request, shape.mtp_layers),
         *_batch_words(plan, workload),
         *_recompute_words(plan, shape),
         *_state_words(plan, workload),
@@ -123,10 +123,11 @@ def part_layers(plan: PipelinePlan, request: TrainingRequest) -> tuple[int, ...]
     return tuple(sum(span.count for span in part if is_layer(request.model.block(span.block))) for part in model_parts(plan))
 
 
-def pipeline_layout(layers: tuple[int, ...]) -> str:
-    """--pipeline-model-parallel-layout: E embedding, t decoder layer, L loss, | next stage, *n repeated."""
+def pipeline_layout(layers: tuple[int, ...], *, mtp_layers: int = 0) -> str:
+    """--pipeline-model-parallel-layout: E embedding, t decoder layer, m one that predicts tokens, L loss, | next stage, *n
+    repeated."""
     stages = ["" if n == 0 else "t" if n == 1 else f"t*{n}" for n in layers]
-    return f"E{'|'.join(stages)}L"
+    return f"E{'|'.join(stages)}{'m' * mtp_layers}L"
 
 
 def _model_words(shape: DecoderShape, workload: TrainingWorkload) -> list[Words]:
@@ -156,6 +157,8 @@ def _model_words(shape: DecoderShape, workload: TrainingWorkload) -> list[Words]
         words.append(say("untie_embeddings_and_output_weights"))
     if shape.window is not None:
         words.append(say("window_size", f"{shape.window - 1},0"))
+    if shape.mtp_layers:
+        words.append(say("mtp_num_layers", shape.mtp_layers))
     return [*words, _dropout_words(workload)]
 
 
@@ -214,7 +217,7 @@ def _vocabulary_words(vocab: int, tp: int) -> list[Words]:
     ]
 
 
-def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Words]:
+def _parallelism_words(plan: PipelinePlan, request: TrainingRequest, mtp_layers: int) -> list[Words]:
     axes = plan.axes
     assert axes is not None
     words = [say("tensor_model_parallel_size", axes.tp), say("pipeline_model_parallel_size", axes.pp)]
@@ -231,7 +234,7 @@ def _parallelism_words(plan: PipelinePlan, request: TrainingRequest) -> list[Wor
     layers = part_layers(plan, request)
     # The layout's parts over the stages are the virtual stages, so it stands for interleaving, too.
     if len(set(layers)) > 1 or chunks_a_rank(plan) > 1:
-        words.append(say("pipeline_model_parallel_layout", pipeline_layout(layers)))
+        words.append(say("pipeline_model_parallel_layout", pipeline_layout(layers, mtp_layers=mtp_layers)))
     return words
 
 
@@ -347,6 +350,12 @@ def _inexpressible(shape: DecoderShape, plan: PipelinePlan, workload: TrainingWo
         lost.append(f"activation function {shape.gate.value}: no flag; launched as {stand_in}, of the same size and work")
     if shape.positions is Positions.ELSEWHERE:
         lost.append("positions that are neither rotary nor learned (ALiBi): launched without any")
+    if shape.mtp_layers and shape.positions is Positions.LEARNED:
+        lost.append(
+            "layers that predict more tokens beside learned positions: Megatron-Core knows them with rotary ones or none"
+        )
+    if shape.mtp_layers > 1 and plan.pipelines.expert_overlap is ExpertOverlap.BATCH:
+        lost.append("exchanges of experts overlapped beside two or more layers that predict tokens: Megatron-Core takes one")
     padded = -shape.vocab % (vocabulary_multiple(shape.vocab, plan.axes.tp) * plan.axes.tp)
     if padded:
         lost.append(f"a vocabulary of {shape.vocab}: padded by {padded} tokens so that tp {plan.axes.tp} divides it")

@@ -119,6 +119,7 @@ class MegatronFlags:
     moe_layer_freq: str | None = None
     moe_shared_expert_intermediate_size: int | None = None
     multi_latent_attention: bool = False
+    mtp_num_layers: int | None = None
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -135,7 +136,7 @@ _COUNTS = (
     *("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "recompute_num_layers", "micro_batch_size"),
     *("global_batch_size", "seq_length", "num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "kv_channels"),
     *("num_query_groups", "max_position_embeddings", "vocab_size", "num_experts", "moe_router_topk", "moe_ffn_hidden_size"),
-    "moe_shared_expert_intermediate_size",
+    *("moe_shared_expert_intermediate_size", "mtp_num_layers"),
 )
 _WORDS = (
     *("cp_comm_type", "pipeline_model_parallel_layout", "data_parallel_sharding_strategy", "recompute_granularity"),
@@ -245,7 +246,6 @@ MEGATRON_LM = FlagTable(
         "moe-router-group-topk": "nodes that a token's experts lie on",
         "moe-shared-expert-overlap": "a shared expert that runs under messages",
         "delay-wgrad-compute": "when weight gradients are computed",
-        "mtp-num-layers": "layers that predict more tokens",
         "microbatch-group-size-per-virtual-pipeline-stage": "order of micro-batches",
         "tp-comm-overlap-cfg": "how chunked products are cut",
         "disable-tp-comm-overlap-ag": "chunked products",
@@ -356,6 +356,7 @@ def _unpaired(flags: MegatronFlags, pipeline: _Pipeline, recompute: Recompute) -
         "expert parallelism": (flags.expert_model_parallel_size or 1) == 1,
         "virtual stages in a pipeline": (flags.pipeline_model_parallel_size or 1) > 1 and pipeline.chunks == 1,
         "no full recomputation": recompute is Recompute.FULL,
+        "one layer at most that predicts more tokens": (flags.mtp_num_layers or 0) > 1,
     }
     asked = [name for name, is_lacking in lacks.items() if is_lacking]
     return f"--overlap-moe-expert-parallel-comm asks for {', '.join(asked)}" if asked else None
@@ -452,6 +453,8 @@ def _workload(flags: MegatronFlags) -> dict[str, Any]:
     work["optimizer"] = _SMALL_MOMENTS.get(flags.exp_avg_dtype or "", optimizer).value
     if flags.moe_enable_deepep:
         work["dispatch"] = TokenDispatch.ONCE_A_NODE.value
+    if flags.mtp_num_layers is not None:
+        work["mtp_layers"] = flags.mtp_num_layers
     stated = _implementation(flags)
     return work | ({"implementation": stated} if stated else {})
 

@@ -211,7 +211,7 @@ _MODEL = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size", "expert_model_parallel_size"),
     *("expert_tensor_parallel_size", "recompute_num_layers", "num_layers", "hidden_size", "ffn_hidden_size"),
     *("num_attention_heads", "kv_channels", "num_query_groups", "moe_router_topk", "moe_ffn_hidden_size", "vocab_size"),
-    "moe_shared_expert_intermediate_size",
+    *("moe_shared_expert_intermediate_size", "mtp_num_layers"),
 )
 _MODEL_WORDS = (
     *("pipeline_model_parallel_layout", "cp_comm_type", "recompute_granularity", "recompute_method", "fp8_recipe"),

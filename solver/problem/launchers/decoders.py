@@ -32,6 +32,7 @@ from meshwright.costmodels.model.dims import (
 from meshwright.costmodels.model.operators import AttentionMask, Operator, OperatorKind
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.problem.launchers.trainers import GptLayers, LlamaLayers
+from meshwright.solver.problem.token_prediction import mtp_layers_of, without_token_prediction
 
 EXPERT_DIMS = frozenset({EXPERTS, TOP_K, EXPERT_FFN, SHARED_FFN})
 LATENT_DIMS = frozenset({KV_RANK, Q_RANK, QK_NOPE_DIM, QK_ROPE_DIM, V_HEAD_DIM, QK_HEAD_DIM})
@@ -116,10 +117,12 @@ class DecoderShape:
     oddities: tuple[str, ...]
     mixture: MixtureShape | None = None
     latent: LatentShape | None = None
+    mtp_layers: int = 0
 
 
 def decoder_shape(graph: ModelGraph) -> DecoderShape:
     """The shape of a decoder, dense or with experts; raises ExportError for a graph that is something else."""
+    mtp_layers, graph = mtp_layers_of(graph), without_token_prediction(graph)
     used = [graph.block(name) for name in dict.fromkeys(graph.layers)]
     layers = [block for block in used if is_layer(block)]
     _require_decoder(graph, layers)
@@ -150,6 +153,7 @@ def decoder_shape(graph: ModelGraph) -> DecoderShape:
         oddities=(*_layer_oddities(layers, norms, windows, mixture), *_end_oddities(used)),
         mixture=mixture,
         latent=latent,
+        mtp_layers=mtp_layers,
     )
 
 

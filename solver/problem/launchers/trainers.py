@@ -120,6 +120,7 @@ class Trainer:
     fills_sequences          whether it fills sequences of documents up (padding) instead of packing them
     masks_documents          whether it packs documents under masks that keep attention within each
     layers                   layers that its models have; None where it takes a model from elsewhere, or most models
+    mtp                      whether layers beside the head may predict more tokens
     fp16                     whether it trains in fp16, which asks for scaled losses
     fp32                     whether it trains in fp32
     zero_stages              ZeRO stages it has
@@ -163,6 +164,7 @@ class Trainer:
     masks_documents: bool = False
     fills_sequences: bool = False
     layers: LlamaLayers | GptLayers | None = None
+    mtp: bool = False
     fp16: bool = True
     fp32: bool = True
     zero_stages: frozenset[int] = _ALL_STAGES
@@ -219,6 +221,8 @@ _MEGATRON_LM = Trainer(
     # Its Muon refuses the distributed optimizer.
     max_zero_with_muon=0,
     fine_grained=True,
+    # --mtp-num-layers.
+    mtp=True,
     # Moments of 8 and 16 bits: its precision-aware optimizer, which is a distributed one.
     optimizers=frozenset(Optimizer),
     optimizers_when_sharded=frozenset({Optimizer.ADAMW_8BIT, Optimizer.ADAMW_BF16}),
@@ -246,6 +250,7 @@ TRAINERS: Mapping[Launcher, Trainer] = MappingProxyType(
         Launcher.NEMO: replace(
             _MEGATRON_LM,
             layers=GptLayers(uneven_experts=False),
+            mtp=False,
             head_exchange=False,
             zero_stages=frozenset({0, 1}),
             optimizers=frozenset({Optimizer.ADAMW, Optimizer.ADAMW_BF16, Optimizer.SGD_MOMENTUM}),

@@ -36,6 +36,13 @@ def refuse_models(request: TrainingRequest) -> None:
             allowed=", ".join(sorted(launcher.value for launcher, each in TRAINERS.items() if each.layers is None)),
             remedy="set search.launcher to one of those, or search.space: free",
         )
+    if request.workload.mtp_layers and not rules.mtp:
+        raise WorkloadError(
+            f"{search.launcher.value} trains no layers that predict more tokens",
+            given=f"mtp_layers {request.workload.mtp_layers}",
+            allowed=", ".join(sorted(launcher.value for launcher, each in TRAINERS.items() if each.mtp)),
+            remedy="set search.launcher to one of those, or search.space: free, or leave mtp_layers out",
+        )
     if request.workload.precision is DType.FP16 and not rules.fp16:
         raise WorkloadError(f"{search.launcher.value} has no fp16 training", given="fp16", allowed="bf16, fp32")
     if request.workload.precision is DType.FP32 and not rules.fp32:

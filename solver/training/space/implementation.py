@@ -19,6 +19,7 @@ from meshwright.solver.problem.implementation import with_dropout, without_fused
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.token_prediction import with_token_prediction
 
 
 def chunked_implementation(implementation: Implementation, search: Search) -> Implementation:
@@ -56,11 +57,13 @@ def implementation_of(workload: TrainingWorkload, search: Search) -> Implementat
 
 
 def as_implemented(model: ModelGraph, workload: TrainingWorkload, search: Search) -> tuple[ModelGraph, TrainingWorkload]:
-    """The model with the tensors that its implementation keeps, and the workload with every field of it decided.
+    """The model with its modules of more tokens and the tensors that its implementation keeps, and the workload with each field
+    of the implementation decided.
 
-    Both are unchanged where the workload states none, and where they are implemented already. Raises InvalidInputError for an
-    unknown profile and for attention that has no unfused cost model.
+    Both are unchanged where the workload states neither, and where they are implemented already. Raises InvalidInputError for
+    an unknown profile, for attention that has no unfused cost model, and for modules beside what is no decoder.
     """
+    model = with_token_prediction(model, workload.mtp_layers)
     if workload.implementation is None:
         return model, workload
     decided = workload.implementation.decided(launcher_implementation(search))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from meshwright.costmodels.model.dims import BATCH, SEQ
+from meshwright.costmodels.model.dims import BATCH, SEQ, VOCAB
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
@@ -111,7 +111,7 @@ def kept_bytes(block: Block, share: ModelSplit, request: TrainingRequest, mode: 
             copies = copies_after_exchange(block, tensor.dims, sizes, request, share.cp)
             total += crowding * copies * tensor.elements(sizes) * each.get(tensor.name, 0.0)
         total += first_states_bytes(operator, sizes, request, share.cp)
-    if OperatorKind.EMBEDDING in kinds:
+    if OperatorKind.EMBEDDING in kinds and OperatorKind.LOSS not in kinds:
         return total
     from_before = max((size for name, size in each.items() if name not in written), default=0.0)
     return total + entry * from_before / request.workload.precision.size_bytes
@@ -335,14 +335,19 @@ def _remade_where_read(block: Block, kept: set[str]) -> set[str]:
 
 
 def _cast_products(block: Block) -> set[str]:
-    """Products that run below 16 bits: a layer's, but for the one that scores experts."""
-    if {operator.kind for operator in block.operators} & {OperatorKind.EMBEDDING, OperatorKind.LOSS}:
-        return set()
+    """Products that run below 16 bits: a layer's, but for the one that scores experts. Behind the first loss are layers that
+    predict more tokens; the scores of words stay in 16 bits."""
+    losses = [place for place, operator in enumerate(block.operators) if operator.kind is OperatorKind.LOSS]
+    if losses or any(operator.kind is OperatorKind.EMBEDDING for operator in block.operators):
+        inside = block.operators[losses[0] + 1 :] if losses else ()
+    else:
+        inside = block.operators
     experts = {dim for operator in block.operators for dim in picked_dims(operator)}
     return {
         operator.name
-        for operator in block.operators
-        if operator.kind is OperatorKind.MATMUL and not experts & {dim for tensor in operator.outputs for dim in tensor.dims}
+        for operator in inside
+        if operator.kind is OperatorKind.MATMUL
+        and not (experts | {VOCAB}) & {dim for tensor in operator.outputs for dim in tensor.dims}
     }
 
 

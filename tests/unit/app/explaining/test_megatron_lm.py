@@ -20,6 +20,7 @@ from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.launchers.decoders import decoder_shape
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.requests_given import resolved, training
 from tests.unit.app.explaining.megatron_lm import LLAMA
@@ -91,6 +92,22 @@ def test_commands_that_do_not_start(flags: str, problem: str) -> None:
     found = explanation(flags)
     assert found.verdict is Verdict.DOES_NOT_START
     assert any(problem in each for each in found.problems), found.problems
+
+
+def test_layers_that_predict_more_tokens_are_read_written_and_counted() -> None:
+    flags = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --sequence-parallel --use-distributed-optimizer"
+    flags += " --micro-batch-size 1 --global-batch-size 64"
+    plain, told = explanation(flags), explanation(f"{flags} --mtp-num-layers 2")
+    assert plain.plan is not None and told.plan is not None
+    assert decoder_shape(told.request.model).mtp_layers == 2
+    assert stated(f"{flags} --mtp-num-layers 2").workload["mtp_layers"] == 2
+    slow, fast = told.plan.certificate.objective, plain.plan.certificate.objective
+    assert slow is not None and fast is not None and slow > 1.1 * fast
+    for launcher, words in (("megatron-lm", "--mtp-num-layers 2"), ("megatron-bridge", "model.mtp_num_layers=2")):
+        command = export(told.plan, told.request, launcher).command
+        assert words in command
+        again = read_command(command)
+        assert isinstance(again, StatedTraining) and again.workload["mtp_layers"] == 2
 
 
 def test_gradients_that_wait_are_slower_and_the_better_command_sends_them_earlier() -> None:

@@ -144,6 +144,7 @@ def test_replicas_of_neighbours_are_a_mapping_that_asks_for_one_dp() -> None:
 
 def test_stages_without_layers_keep_their_place_in_the_layout() -> None:
     assert pipeline_layout((0, 1, 31, 0)) == "E|t|t*31|L"
+    assert pipeline_layout((16, 16), mtp_layers=2) == "Et*16|t*16mmL"
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_a_faulty_rule_is_bad_input(fault: dict[str, dict[str, str]], words: str
 def test_no_rule_reads_or_states_what_was_measured() -> None:
     assert not set(STATED_COLUMNS) & set(RESULT_COLUMNS)
     assert set(COLUMNS) >= set(RESULT_COLUMNS) and len(set(COLUMNS)) == len(COLUMNS)
-    stated = {"columns", "instead", "implementation", "gradient_dtype", "model"}
+    stated = {"columns", "instead", "implementation", "gradient_dtype", "model", "dispatch", "expert_overlap", "mtp_layers"}
     assert {each.name for each in fields(RowRule)} == {"basis", "where"} | stated
 
 
