@@ -16,10 +16,11 @@ from meshwright.app.requests.models import NO_REGISTRY, Registry
 from meshwright.app.requests.own_hardware import own_nodes
 from meshwright.app.requests.resolve import NO_STORE, resolve_request
 from meshwright.costmodels.cluster.cluster import NodeType
-from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.errors import InvalidInputError, ModelError
 from meshwright.solver.problem.request import PlanRequest
 
 STDIN = "-"
+ONNX_ENDING = ".onnx"
 
 
 class FilesBeside:
@@ -31,9 +32,12 @@ class FilesBeside:
     def read(self, path: str) -> object:
         """The parsed document at a path; raises InvalidInputError.
 
-        These may be files of other tools, in which Infinity stands; fields that want a number don't take it.
+        These may be files of other tools, in which Infinity stands; fields that want a number don't take it. A model in ONNX
+        is read as its traced graph.
         """
         what = f"file {path}"
+        if path.lower().endswith(ONNX_ENDING):
+            return _traced_onnx(self._folder / path, what)
         return parse_document(_read(self._folder / path, what), what=what, non_finite=NonFinite.AS_TEXT)
 
     def has(self, name: str) -> bool:
@@ -151,6 +155,31 @@ def given_request(
 def folder_of(path: str) -> Path:
     """The folder against which a request's paths are read: the file's, or for stdin the current one."""
     return Path() if path == STDIN else Path(path).parent
+
+
+def _traced_onnx(path: Path, what: str) -> object:
+    """The traced graph of a model in ONNX; raises InvalidInputError."""
+    size = path.stat().st_size if path.is_file() else 0
+    if size > MAX_DOCUMENT_BYTES:
+        raise InvalidInputError(
+            f"the {what} is too large",
+            given=f"{size} bytes",
+            allowed=f"at most {MAX_DOCUMENT_BYTES} bytes",
+            remedy="keep its weights in files of external data, or write its traced graph with onnx_export.py",
+        )
+    content = _read(path, what)
+    try:
+        from meshwright.app.models.traced.onnx_export import parsed_model, traced_document
+    except ImportError:
+        raise InvalidInputError(
+            f"the {what} needs the package onnx, which is not installed",
+            remedy="pip install 'meshwright[onnx]'; or, where onnx is, write a traced graph with onnx_export.py "
+            "(docs/traced-graphs.md) and name that",
+        ) from None
+    try:
+        return traced_document(parsed_model(content), name=path.stem, folder=path.parent)
+    except ValueError as error:
+        raise ModelError(f"the {what} can't be read as a trace: {error}") from None
 
 
 def _read(path: Path, what: str) -> bytes:
