@@ -121,7 +121,7 @@ def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[Valid
 def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
     reading = sources.of(as_written.required_text("source_id"))
     cells, said = completed_by_rules(as_written, reading.rows)
-    reading = reading if said.gradient_dtype is None else replace(reading, gradient_dtype=said.gradient_dtype)
+    reading = replace(reading, **said.reading)
     cells, assumed = completed_by_assumptions(_with_source(cells, reading))
     run = Run(
         line=cells.line,
@@ -162,7 +162,7 @@ def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
         top_k=cells.size("top_k"),
         etp=None if ETP not in cells.values else cells.size(ETP),
         stated_model=said.model,
-        assumed=assumed,
+        assumed=(*said.bases, *assumed) if reading.is_assumed else assumed,
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return ValidationRun(run, RunResult(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))

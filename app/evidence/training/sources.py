@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
 from meshwright.app.base.records import read_record
-from meshwright.app.evidence.training.stated import RowRule
+from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank, RowRule, UnstatedRecompute, UnstatedSequence
+from meshwright.app.evidence.training.unsaid import UNSAID
 from meshwright.app.requests.files import read_document
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.formats import MatmulRecipe
@@ -24,38 +24,6 @@ SOURCES_SCHEMA: Final = "meshwright.sources/1"
 SUFFIX = ".sources.yaml"
 
 MEGATRON_CORE = StatedImplementation(profile="megatron-core-0.20")
-
-
-class MemoryRank(StrEnum):
-    """The device whose memory a source reports."""
-
-    FULLEST = "fullest"
-    FIRST_STAGE = "first-stage"
-    LAST_STAGE = "last-stage"
-    MEAN = "mean"
-
-
-class MemoryCount(StrEnum):
-    """The count of memory: what tensors take, what their allocator holds, or what the process holds on the device."""
-
-    ALLOCATED = "allocated"
-    RESERVED = "reserved"
-    PROCESS = "process"
-
-
-class UnstatedRecompute(StrEnum):
-    """The meaning of rows that don't say whether they recompute."""
-
-    NEVER = "never"
-    WHERE_NEEDED = "where-needed"
-    """Fully, where the plan would not have fitted otherwise."""
-
-
-class UnstatedSequence(StrEnum):
-    """The layout of norms and residuals over tp, in rows that don't say."""
-
-    REPLICATED = "replicated"
-    PARALLEL = "sequence-parallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +62,16 @@ class Source:
     memory_unit_bytes: PositiveInt = GIB
     rows: tuple[RowRule, ...] = ()
 
+    @property
+    def is_assumed(self) -> bool:
+        """True of a source that no mapping names."""
+        return self.basis == UNKNOWN.basis
 
-UNKNOWN = Source("nothing is known of the source: the defaults of Megatron Core 0.20, fp32 gradients, no ZeRO")
+
+UNKNOWN = Source(
+    "nothing is known of the source: Megatron Core 0.20, fp32 gradients and no ZeRO, but for what its words say",
+    rows=UNSAID,
+)
 
 
 @dataclass(frozen=True)
