@@ -14,6 +14,7 @@ from meshwright.app.evidence.training.rows import Run, read_measured_runs
 from meshwright.app.evidence.training.sensitivity import UnsaidWord, moving_most, unsaid_words
 from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank
 from meshwright.app.evidence.training.unsaid import UNSAID
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import HostPath
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED
@@ -110,6 +111,20 @@ def test_recipes_of_nemo_hold_experts_whole(tmp_path: Path) -> None:
 def test_a_vocabulary_is_that_of_the_model_s_name(tmp_path: Path, model: str, vocab: int) -> None:
     assert strangers(tmp_path, model=model, vocab="").vocab == vocab
     assert strangers(tmp_path, model=model, vocab="999").vocab == 999
+
+
+def test_mamba_on_ascend_has_the_vocabulary_of_its_scripts(tmp_path: Path) -> None:
+    mamba = {"model": "ours", "arch": "mamba2 state=64", "vocab": ""}
+    assert strangers(tmp_path, **mamba, gpu="Ascend-910B").vocab == 256_000
+    assert strangers(tmp_path, **mamba).vocab == 50_257
+
+
+def test_fp8_is_the_framework_s_recipe(tmp_path: Path) -> None:
+    recipes = [
+        given_plan(strangers(tmp_path, gpu="H100-SXM-80GB", precision="fp8", notes=notes)).request.workload.matmul
+        for notes in ("", "NeMo", "Megatron-Bridge", "torchtitan")
+    ]
+    assert recipes == [MatmulRecipe.FP8_DELAYED] * 2 + [MatmulRecipe.FP8_CURRENT] * 2
 
 
 @pytest.mark.parametrize(
