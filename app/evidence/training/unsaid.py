@@ -27,7 +27,13 @@ def _profile(name: str) -> StatedImplementation:
 
 def _by_name(pattern: str, basis: str, **stated: Any) -> RowRule:
     """The rule of rows that hold a name, not as a part of a longer word."""
-    return RowRule(basis, named=rf"(?<![a-z])({pattern})(?![a-z])", **stated)
+    return RowRule(basis, named=rf"(?<![a-z.])({pattern})(?![a-z])", **stated)
+
+
+def _by_choice(pattern: str, basis: str, **implementation: Any) -> RowRule:
+    """The rule of rows that name a choice, and not as one that was left out."""
+    left_in = rf"(?<!no )(?<!not )(?<!non-)(?<!without )({pattern})(?!\s?[=:]\s?(false|0|off|no))"
+    return _by_name(left_in, basis, implementation=StatedImplementation(**implementation))
 
 
 _OF_2022 = _profile("megatron-lm-2022")
@@ -96,7 +102,7 @@ _BY_FRAMEWORK = (
         where={"zero_stage_or_fsdp": "fsdp"},
         implementation=_profile("torchtitan-0.3"),
     ),
-    _by_name("hugging ?face|transformers|accelerate|trl", "Hugging Face's Trainer", implementation=_profile("hf-trainer")),
+    _by_name("hugging ?face|hf[- _]trainer|trl", "Hugging Face's Trainer", implementation=_profile("hf-trainer")),
     _by_name("deepspeed", "DeepSpeed", implementation=_profile("deepspeed-0.19")),
     _by_name(
         "deepspeed",
@@ -117,7 +123,7 @@ _BY_FRAMEWORK = (
     ),
     _by_name("megatron[- _]?bridge", "fp8 of Megatron-Bridge is current scaling", fp8_recipe=MatmulRecipe.FP8_CURRENT),
     _by_name("automodel", "NeMo Automodel: Transformer Engine's kernels", implementation=_profile("hand-fused"), zero_stage=3),
-    _by_name("llm[- _]?foundry|composer", "Composer", implementation=_profile("composer"), zero_stage=3),
+    _by_name("mosaicml|llm[- _]?foundry", "Composer", implementation=_profile("composer"), zero_stage=3),
     _by_name("intern(evo|lm)", "InternEvo", implementation=_profile("internevo"), zero_stage=1, gradient_dtype=DType.BF16),
     _by_name("paddle(nlp)?", "PaddleNLP", implementation=_profile("paddlenlp"), gradient_dtype=DType.BF16),
     _by_name("maxtext", "MaxText", implementation=_profile("maxtext")),
@@ -139,16 +145,9 @@ _BY_FRAMEWORK = (
 )
 
 _BY_CHOICE = (
-    _by_name(
-        r"(?<!no )(?<!not )(?<!without )(torch\.)?compiled?",
-        "compiled layers",
-        implementation=StatedImplementation(kernels=VectorKernels.COMPILED),
-    ),
-    _by_name(
-        "async(hronous)?[- _]?tp",
-        "asynchronous tensor parallelism",
-        implementation=StatedImplementation(tensor_overlap=TensorOverlap.SYMMETRIC_MEMORY),
-    ),
+    _by_choice(r"(torch\.)?compile", "compiled layers", kernels=VectorKernels.COMPILED),
+    _by_choice("async(hronous)?[- _]?tp", "asynchronous tensor parallelism", tensor_overlap=TensorOverlap.SYMMETRIC_MEMORY),
+    _by_choice("q?lora", "adapters", trained=TrainedWeights.ADAPTERS),
     RowRule(
         "the flag tp_comm_overlap",
         named=r"tp[-_]comm[-_]overlap ?= ?(true|1)",
@@ -159,20 +158,20 @@ _BY_CHOICE = (
         named=r"cuda[-_]graphs? ?= ?(true|1)",
         implementation=StatedImplementation(host=HostPath.CUDA_GRAPHS),
     ),
-    _by_name(
-        "(?<!no )(?<!not )(?<!without )q?lora",
-        "adapters",
-        implementation=StatedImplementation(trained=TrainedWeights.ADAPTERS),
-    ),
 )
 
+_GIVEN = r"mem\w{0,40}\W[^;]{0,80}?\b"
+"""What stands before the rank whose memory is given: the word memory, in the same part of a sentence."""
+
 _BY_MEMORY = (
-    RowRule("memory that is allocated", named=r"\ballocated|memory_allocated", memory_count=MemoryCount.ALLOCATED),
-    RowRule("memory that is reserved", named=r"\breserved|memory_reserved", memory_count=MemoryCount.RESERVED),
+    RowRule(
+        "memory that is allocated", named=r"allocated (mem|gi?b)|mem(ory)?[-_ ]allocated", memory_count=MemoryCount.ALLOCATED
+    ),
+    RowRule("reserved memory", named=r"reserved (mem|gi?b)|mem(ory)?[-_ ]reserved", memory_count=MemoryCount.RESERVED),
     RowRule("memory as nvidia-smi shows it", named="nvidia-smi", memory_count=MemoryCount.PROCESS),
-    RowRule("the mean memory of all devices", named=r"(average|mean) mem", memory_rank=MemoryRank.MEAN),
-    RowRule("memory of the last stage", named=r"\blast\W+(rank|stage)", memory_rank=MemoryRank.LAST_STAGE),
-    RowRule("memory of the first stage", named=r"\b(first\W+(rank|stage)|rank 0\b)", memory_rank=MemoryRank.FIRST_STAGE),
+    RowRule("the mean memory of all devices", named="(average|mean) mem", memory_rank=MemoryRank.MEAN),
+    RowRule("memory of the last stage", named=rf"{_GIVEN}last\W{{1,3}}(rank|stage)", memory_rank=MemoryRank.LAST_STAGE),
+    RowRule("memory of the first stage", named=rf"{_GIVEN}(first\W(rank|stage)|rank 0\b)", memory_rank=MemoryRank.FIRST_STAGE),
     RowRule("memory in units of 1e9 bytes", named=r"\b1e9 bytes", memory_unit_bytes=1_000_000_000),
 )
 

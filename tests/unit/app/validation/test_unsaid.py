@@ -54,6 +54,7 @@ def strangers(folder: Path, **changes: str) -> Run:
         ({**GPT, "flash_attention": "", "source": "ours, arXiv 2104.04473"}, "megatron-lm-2022"),
         ({**GPT, "flash_attention": "", "source": "ours, 2024"}, "megatron-core-0.20"),
         ({"notes": "nemotron", "source": "untrl"}, "megatron-core-0.20"),
+        ({"notes": "transformers that accelerate; a composer"}, "megatron-core-0.20"),
     ],
 )
 def test_the_framework_is_known_by_its_name_chip_or_year(tmp_path: Path, changes: dict[str, str], profile: str) -> None:
@@ -65,7 +66,10 @@ def test_the_framework_is_known_by_its_name_chip_or_year(tmp_path: Path, changes
     ("changes", "field", "word"),
     [
         ({"notes": "torch.compile"}, "kernels", "compiled"),
-        ({"notes": "not compiled"}, "kernels", "fused"),
+        ({"notes": "bf16 compile"}, "kernels", "compiled"),
+        ({"notes": "no torch.compile"}, "kernels", "fused"),
+        ({"notes": "compile=False"}, "kernels", "fused"),
+        ({"notes": "compiled from two tables"}, "kernels", "fused"),
         ({"notes": "async TP"}, "tensor_overlap", "symmetric-memory"),
         ({"notes": "TP_COMM_OVERLAP=True"}, "tensor_overlap", "userbuffers"),
         ({"notes": "TP_COMM_OVERLAP=False"}, "tensor_overlap", "weight-gradient"),
@@ -135,6 +139,7 @@ def test_fp8_is_the_framework_s_recipe(tmp_path: Path) -> None:
         ("max_memory_reserved of rank 0", MemoryCount.RESERVED, MemoryRank.FIRST_STAGE, 2**30),
         ("average memory by nvidia-smi; torchtitan", MemoryCount.PROCESS, MemoryRank.MEAN, 2**30),
         ("torchtitan", MemoryCount.RESERVED, MemoryRank.FULLEST, 2**30),
+        ("all rights reserved; 8 nodes allocated; first stage", MemoryCount.PROCESS, MemoryRank.FULLEST, 2**30),
     ],
 )
 def test_memory_is_the_one_that_notes_name(tmp_path: Path, notes: str, count: MemoryCount, rank: MemoryRank, unit: int) -> None:
