@@ -25,7 +25,7 @@ from scipy.special import stdtr, stdtrit
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import costed_run
 from meshwright.app.evidence.training.rows import RunStatus, ValidationRun
-from meshwright.app.evidence.training.sources import UNKNOWN, MemoryCount, MemoryRank
+from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK, MemoryLaw
 
 Floats = NDArray[np.float64]
@@ -74,7 +74,7 @@ class ToldMemory:
 def told_memory(runs: Sequence[ValidationRun]) -> list[ToldMemory]:
     """Every predicted run with a peak, and every one of sources that say what ran out of memory. Sources that the mapping does
     not have say nothing of a profile."""
-    known = [run for run in runs if run.run.reading is not UNKNOWN]
+    known = [run for run in runs if not run.run.reading.is_assumed]
     labelled = {run.run.source for run in known if run.outcome.status is not RunStatus.OK}
     found = []
     for run in known:

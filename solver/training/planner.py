@@ -18,8 +18,9 @@ from meshwright.solver.blocks.sharding_problem import least_compute_s
 from meshwright.solver.control import DivisibleStop, Incumbent, OnProgress, Progress, Stop, ignore_progress, part_of, steps_of
 from meshwright.solver.problem.choice import Form
 from meshwright.solver.problem.choices import BatchShares, Space, StageDegrees
-from meshwright.solver.problem.graph import RESIDUAL, ModelGraph
+from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.token_prediction import without_token_prediction
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import compute_bound_s, least_step_flops, most_flops_per_s
 from meshwright.solver.training.forms.by_group.search import best_by_group, predict_by_group, refuse_by_group
@@ -211,10 +212,10 @@ def forms_asked(request: TrainingRequest) -> frozenset[Form]:
 
 def check_stageable(model: ModelGraph) -> None:
     """Raises WorkloadError for a model that is no sequence of layers with a residual stream: a traced graph, for one."""
-    for name in dict.fromkeys(model.layers):
-        operators = model.block(name).operators
-        reads_stream = any(tensor.name == RESIDUAL for operator in operators for tensor in operator.inputs)
-        if {OperatorKind.EMBEDDING, OperatorKind.LOSS} <= {operator.kind for operator in operators} and not reads_stream:
+    plain = without_token_prediction(model)
+    for name in dict.fromkeys(plain.layers):
+        kinds = {operator.kind for operator in plain.block(name).operators}
+        if {OperatorKind.EMBEDDING, OperatorKind.LOSS} <= kinds:
             raise WorkloadError(
                 "training plans need a model of layers, one block each",
                 given=f"block {name!r} from the lookup to the loss",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +19,7 @@ from meshwright.app.evidence.training.folds import FoldedReport, FoldRow, fold_r
 from meshwright.app.evidence.training.report import Report
 from meshwright.app.evidence.training.rows import Quality
 from meshwright.app.evidence.training.scores import Errors, SourceScore
+from meshwright.app.evidence.training.sensitivity import UnsaidWord, moving_most
 
 NOTHING = "-"
 """Reasons listed on the page; all are in the JSON document."""
@@ -27,8 +31,19 @@ def print_report(console: Console, report: Report) -> None:
     console.print(plain(_coverage(report)))
     console.print(_errors_table(report))
     console.print(_order_table(report))
-    for line in unpredicted(report.total.rows, report.total.predicted, report.total.reasons):
+    for line in (*_unsaid(report.unsaid), *unpredicted(report.total.rows, report.total.predicted, report.total.reasons)):
         console.print(line)
+
+
+def _unsaid(words: Sequence[UnsaidWord]) -> list[Text]:
+    """The words whose saying would move predictions most, of step time and of memory; none if all is said."""
+    lines = []
+    for figure, below, above in (("time", "faster", "slower"), ("memory", "less", "more")):
+        for word in moving_most(words, attrgetter(figure)):
+            factor = getattr(word, figure)
+            moved = f"{max(factor, 1 / factor):.2f} times {below if factor < 1 else above}"
+            lines.append(plain(f"  {word.name} {word.word}: {moved} ({counted(word.rows, 'row')})"))
+    return [plain("Not said by rows, and would move them most (a mapping says it, --sources):"), *lines] if lines else []
 
 
 def _headline(report: Report) -> str:

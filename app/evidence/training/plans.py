@@ -9,8 +9,8 @@ from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.clusters import cluster_assumption, cluster_of
 from meshwright.app.evidence.training.models import model_graph, named_in_catalogue
 from meshwright.app.evidence.training.rows import Run
-from meshwright.app.evidence.training.sources import UNKNOWN, Source, UnstatedRecompute, UnstatedSequence
-from meshwright.app.evidence.training.stated import stated_over
+from meshwright.app.evidence.training.sources import Source
+from meshwright.app.evidence.training.stated import UnstatedRecompute, UnstatedSequence, stated_over
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
 from meshwright.costmodels.model.dims import SEQ
 from meshwright.costmodels.model.formats import MatmulRecipe
@@ -68,8 +68,8 @@ def given_plan(run: Run) -> UsedPlan:
         precision=precision,
         gradient_dtype=precision if pure else source.gradient_dtype,
         matmul=_recipe(run.precision, source),
-        dispatch=run.dispatch,
-        mtp_layers=run.mtp_layers,
+        dispatch=source.dispatch,
+        mtp_layers=source.mtp_layers,
         implementation=stated_over(source.implementation, run.implementation),
     )
     is_parallel = (
@@ -99,12 +99,12 @@ def assumptions(run: Run) -> tuple[str, ...]:
     never = source.unstated_recompute is UnstatedRecompute.NEVER
     named, cluster = named_in_catalogue(run), cluster_assumption(run)
     found = (
-        UNKNOWN.basis if source == UNKNOWN else None,
+        source.basis if source.is_assumed else None,
         None if named is None else f"the model {named} of the catalogue, by its name",
         *run.assumed,
         cluster,
         None if run.recompute else "no recomputation" if never else "recomputation where it does not fit",
-        "whole training state on every replica" if not run.zero and source == UNKNOWN else None,
+        "whole training state on every replica" if not run.zero and source.is_assumed and not source.zero_stage else None,
     )
     return tuple(words for words in found if words is not None)
 
@@ -125,11 +125,11 @@ def _pipelining(run: Run, mesh: Mesh, n_microbatches: int) -> Pipelining:
 
 
 def _expert_overlap(run: Run, mesh: Mesh, n_microbatches: int) -> ExpertOverlap | None:
-    if run.expert_overlap is not ExpertOverlap.BATCH or mesh.ep == 1:
+    if run.reading.expert_overlap is not ExpertOverlap.BATCH or mesh.ep == 1:
         return None
     if not may_pair(_pipelining(run, mesh, n_microbatches), pp=mesh.pp, n_microbatches=n_microbatches):
         raise NotPredictedError(f"exchanges under another of {n_microbatches} micro-batches, 1F1B over {mesh.pp} stages")
-    return run.expert_overlap
+    return run.reading.expert_overlap
 
 
 def _mesh(run: Run) -> Mesh:

@@ -11,7 +11,8 @@ from statistics import fmean
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.plans import given_plan
 from meshwright.app.evidence.training.rows import Run
-from meshwright.app.evidence.training.sources import UNKNOWN, MemoryCount, MemoryRank, Source, UnstatedRecompute
+from meshwright.app.evidence.training.sources import Source
+from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank, UnstatedRecompute
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.memory_law import MemoryLaw
@@ -196,7 +197,7 @@ def predict_run_with_band(run: Run, constants: Constants | None = None) -> Predi
     cluster = costed.request.cluster
     untold = has_untold_rates(cluster) if constants is None or constants.told is None else not constants.tells(cluster)
     traits = step_traits(costed.request.model, breakdown, stage_times_s, unmeasured_wait_s=wait_s, untold_rates=untold)
-    model = ASSUMED_FRAMEWORK if run.reading == UNKNOWN else KNOWN_FRAMEWORK
+    model = ASSUMED_FRAMEWORK if run.reading.is_assumed else KNOWN_FRAMEWORK
     figures = {"step_time_s": cost.step_time_s, "tokens_per_s": 1.0, "mfu": 1.0}
     band = step_time_bands(costed.request, traits, **figures, model=model)["step_time_s"]
     shown = _shown_memory(cost, run.reading)

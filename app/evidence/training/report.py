@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from meshwright.app.evidence.training.scores import (
     score_run,
     score_source,
 )
+from meshwright.app.evidence.training.sensitivity import UnsaidWord, unsaid_words
 from meshwright.app.evidence.training.sources import NO_SOURCES, Sources
 
 VALIDATION_SCHEMA = "meshwright.validation/1"
@@ -27,7 +28,10 @@ ALL = "all rows"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Every run with its prediction, and the scores of each source and of all rows together."""
+    """Every run with its prediction, and the scores of each source and of all rows together.
+
+    ``unsaid`` is what rows of sources that no mapping names might have said, and how far it would move their predictions.
+    """
 
     file: str
     runs: tuple[ScoredRun, ...]
@@ -36,11 +40,14 @@ class Report:
     coverage: dict[Quality, tuple[int, int]]
     mean_time_mape: float | None
     mean_memory_mape: float | None
+    unsaid: tuple[UnsaidWord, ...] = ()
 
 
 def validate(path: Path, sources: Sources = NO_SOURCES) -> Report:
     """Predict and score every row of a table; raises InvalidInputError for a file that is not such a table."""
-    return report_of((score_run(row) for row in read_measured_runs(path, sources)), file=path.name)
+    report = report_of((score_run(row) for row in read_measured_runs(path, sources)), file=path.name)
+    predicted = [(run.measured.run, run.prediction) for run in report.runs if run.prediction is not None]
+    return replace(report, unsaid=unsaid_words(predicted))
 
 
 def report_of(runs: Iterable[ScoredRun], *, file: str) -> Report:
@@ -67,6 +74,7 @@ def report_document(report: Report) -> dict[str, Any]:
         "predicted": report.total.predicted,
         "coverage": {quality.value: {"rows": rows, "predicted": n} for quality, (rows, n) in report.coverage.items()},
         "mean_over_sources": {"time_mape": report.mean_time_mape, "memory_mape": report.mean_memory_mape},
+        "unsaid": [asdict(word) for word in report.unsaid],
         "total": _score_document(report.total),
         "sources": [_score_document(score) for score in report.sources],
         "runs": [_run_document(run) for run in report.runs],

@@ -18,8 +18,6 @@ from meshwright.app.evidence.training.stated import (
     stated_over,
 )
 from meshwright.costmodels.model.implementation import AttentionKernels, FlashAttention, SelectiveRecompute, TrainedWeights
-from meshwright.costmodels.network.token_dispatch import TokenDispatch
-from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 
 _SAYS_ADAPTERS = re.compile(r"(?<![a-z])(q?lora|dora)(?![a-z])", re.IGNORECASE)
@@ -49,8 +47,7 @@ class Run:
     """A measured run: model, cluster and plan, with None where the table is silent.
 
     ``line`` is its line in the file, ``reading`` what its source says of all rows; ``implementation`` is what the row itself
-    states of its framework, ``stated_model`` the model that the mapping names for it, ``dispatch`` and ``expert_overlap`` what it
-    says of exchanges with experts, ``mtp_layers`` of modules that predict more tokens. ``assumed`` is what was assumed where row
+    states of its framework, ``stated_model`` the model that the mapping names for it. ``assumed`` is what was assumed where row
     and mapping are silent, in words.
     """
 
@@ -92,9 +89,6 @@ class Run:
     top_k: int | None = None
     etp: int | None = None
     stated_model: StatedModel | None = None
-    dispatch: TokenDispatch = TokenDispatch.COPIES
-    expert_overlap: ExpertOverlap | None = None
-    mtp_layers: int = 0
     assumed: tuple[str, ...] = ()
 
 
@@ -127,7 +121,7 @@ def read_measured_runs(path: Path, sources: Sources = NO_SOURCES) -> tuple[Valid
 def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
     reading = sources.of(as_written.required_text("source_id"))
     cells, said = completed_by_rules(as_written, reading.rows)
-    reading = reading if said.gradient_dtype is None else replace(reading, gradient_dtype=said.gradient_dtype)
+    reading = replace(reading, **said.reading)
     cells, assumed = completed_by_assumptions(_with_source(cells, reading))
     run = Run(
         line=cells.line,
@@ -168,10 +162,7 @@ def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
         top_k=cells.size("top_k"),
         etp=None if ETP not in cells.values else cells.size(ETP),
         stated_model=said.model,
-        dispatch=said.dispatch or TokenDispatch.COPIES,
-        expert_overlap=said.expert_overlap,
-        mtp_layers=said.mtp_layers or 0,
-        assumed=assumed,
+        assumed=(*said.bases, *assumed) if reading.is_assumed else assumed,
     )
     status = RunStatus(cells.one_of("status", tuple(RunStatus)))
     return ValidationRun(run, RunResult(status, _step_time_s(run, cells), cells.number("peak_mem_gb")), cells.text("licence"))

@@ -8,54 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Final, Literal
 
 from meshwright.app.base.records import read_record
-from meshwright.app.evidence.training.stated import RowRule
+from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank, RowRule, UnstatedRecompute, UnstatedSequence
+from meshwright.app.evidence.training.unsaid import UNSAID
 from meshwright.app.requests.files import read_document
 from meshwright.costmodels.implementations.profile import implementation_profile
 from meshwright.costmodels.model.formats import MatmulRecipe
-from meshwright.costmodels.units import GIB, STRICT_RECORD, DType, Name, PositiveInt
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
+from meshwright.costmodels.units import GIB, STRICT_RECORD, DType, Name, NonNegativeInt, PositiveInt
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 
 SOURCES_SCHEMA: Final = "meshwright.sources/1"
 SUFFIX = ".sources.yaml"
 
 MEGATRON_CORE = StatedImplementation(profile="megatron-core-0.20")
-
-
-class MemoryRank(StrEnum):
-    """The device whose memory a source reports."""
-
-    FULLEST = "fullest"
-    FIRST_STAGE = "first-stage"
-    LAST_STAGE = "last-stage"
-    MEAN = "mean"
-
-
-class MemoryCount(StrEnum):
-    """The count of memory: what tensors take, what their allocator holds, or what the process holds on the device."""
-
-    ALLOCATED = "allocated"
-    RESERVED = "reserved"
-    PROCESS = "process"
-
-
-class UnstatedRecompute(StrEnum):
-    """The meaning of rows that don't say whether they recompute."""
-
-    NEVER = "never"
-    WHERE_NEEDED = "where-needed"
-    """Fully, where the plan would not have fitted otherwise."""
-
-
-class UnstatedSequence(StrEnum):
-    """The layout of norms and residuals over tp, in rows that don't say."""
-
-    REPLICATED = "replicated"
-    PARALLEL = "sequence-parallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +44,9 @@ class Source:
     memory_rank          device whose memory is reported
     memory_count         what of its memory
     memory_unit_bytes    unit of it
+    dispatch             how tokens get to the ranks of their experts
+    expert_overlap       whether these exchanges run under the pass of another micro-batch
+    mtp_layers           modules beside the head that each predict one more token
     rows                 meaning of rows by their words
     """
 
@@ -92,10 +65,21 @@ class Source:
     memory_rank: MemoryRank = MemoryRank.FULLEST
     memory_count: MemoryCount = MemoryCount.PROCESS
     memory_unit_bytes: PositiveInt = GIB
+    dispatch: TokenDispatch = TokenDispatch.COPIES
+    expert_overlap: ExpertOverlap | None = None
+    mtp_layers: NonNegativeInt = 0
     rows: tuple[RowRule, ...] = ()
 
+    @property
+    def is_assumed(self) -> bool:
+        """True of a source that no mapping names."""
+        return self.basis == UNKNOWN.basis
 
-UNKNOWN = Source("nothing is known of the source: the defaults of Megatron Core 0.20, fp32 gradients, no ZeRO")
+
+UNKNOWN = Source(
+    "nothing is known of the source: Megatron Core 0.20, fp32 gradients and no ZeRO, but for what its words say",
+    rows=UNSAID,
+)
 
 
 @dataclass(frozen=True)

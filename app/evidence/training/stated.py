@@ -9,17 +9,51 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.app.evidence.training.cells import RUN_COLUMNS, STATED_COLUMNS, Cells
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
-from meshwright.costmodels.units import STRICT_RECORD, DType, Name, NonNegativeInt
+from meshwright.costmodels.units import STRICT_RECORD, DType, Name, NonNegativeInt, PositiveInt
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 
 NOTHING_STATED = StatedImplementation()
+
+
+class MemoryRank(StrEnum):
+    """The device whose memory a source reports."""
+
+    FULLEST = "fullest"
+    FIRST_STAGE = "first-stage"
+    LAST_STAGE = "last-stage"
+    MEAN = "mean"
+
+
+class MemoryCount(StrEnum):
+    """The count of memory: what tensors take, what their allocator holds, or what the process holds on the device."""
+
+    ALLOCATED = "allocated"
+    RESERVED = "reserved"
+    PROCESS = "process"
+
+
+class UnstatedRecompute(StrEnum):
+    """The meaning of rows that don't say whether they recompute."""
+
+    NEVER = "never"
+    WHERE_NEEDED = "where-needed"
+    """Fully, where the plan would not have fitted otherwise."""
+
+
+class UnstatedSequence(StrEnum):
+    """The layout of norms and residuals over tp, in rows that don't say."""
+
+    REPLICATED = "replicated"
+    PARALLEL = "sequence-parallel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +72,31 @@ class RowRule:
 
     basis            how this is known
     where            regular expressions by column, in any case of letters; a row must match all of them
+    named            a regular expression that the row's source, schedule or notes must match, in any case of letters
     columns          cells for columns that the row leaves empty
     instead          cells in place of the row's own, where these say something else than they seem to
     implementation   fields of the implementation
-    gradient_dtype   format of gradients, in place of the source's
     model            the model of the row
-    dispatch         how tokens get to the ranks of their experts
-    expert_overlap   whether these exchanges run under the pass of another micro-batch
-    mtp_layers       modules beside the head that each predict one more token
+
+    The other fields are those of a source, in place of its own.
     """
 
     __pydantic_config__ = STRICT_RECORD
 
     basis: str
     where: Mapping[str, str] = field(default_factory=dict)
+    named: str = ""
     columns: Mapping[str, str | int] = field(default_factory=dict)
     instead: Mapping[str, str | int] = field(default_factory=dict)
     implementation: StatedImplementation = NOTHING_STATED
-    gradient_dtype: DType | None = None
     model: StatedModel | None = None
+    zero_stage: Literal[0, 1, 2, 3] | None = None
+    gradient_dtype: DType | None = None
+    fp8_recipe: MatmulRecipe | None = None
+    unstated_sequence: UnstatedSequence | None = None
+    memory_rank: MemoryRank | None = None
+    memory_count: MemoryCount | None = None
+    memory_unit_bytes: PositiveInt | None = None
     dispatch: TokenDispatch | None = None
     expert_overlap: ExpertOverlap | None = None
     mtp_layers: NonNegativeInt | None = None
@@ -65,27 +105,39 @@ class RowRule:
         _require_columns("where", self.where, RUN_COLUMNS)
         _require_columns("columns", self.columns, STATED_COLUMNS)
         _require_columns("instead", self.instead, STATED_COLUMNS)
-        for column, pattern in self.where.items():
+        patterns = {f"where: {column}": pattern for column, pattern in self.where.items()}
+        for name, pattern in {**patterns, "named": self.named}.items():
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise InvalidInputError(f"where: {column} is no regular expression: {error}", given=pattern) from None
+                raise InvalidInputError(f"{name} is no regular expression: {error}", given=pattern) from None
 
     def holds(self, cells: Cells) -> bool:
         """Return True if the row has all the rule's words."""
-        return all(re.search(pattern, cells.text(column), re.IGNORECASE) for column, pattern in self.where.items())
+        if not all(re.search(pattern, cells.text(column), re.IGNORECASE) for column, pattern in self.where.items()):
+            return False
+        return any(re.search(self.named, cells.text(column), re.IGNORECASE) for column in _NAMING)
+
+    def reading(self) -> dict[str, Any]:
+        """The fields of a source that the rule states."""
+        return {name: getattr(self, name) for name in _OF_SOURCES if getattr(self, name) is not None}
+
+
+_NAMING = ("source", "schedule", "notes")
+"""Columns in which people name frameworks and say what they measured."""
+
+_OF_RULES = ("basis", "where", "named", "columns", "instead", "implementation", "model")
+_OF_SOURCES = tuple(each.name for each in fields(RowRule) if each.name not in _OF_RULES)
 
 
 @dataclass(frozen=True, slots=True)
 class StatedByRules:
-    """The facts that the rules of a row state of it beside columns."""
+    """The facts that the rules of a row state of it beside columns: fields of its source in `reading`, and the rules' bases."""
 
     implementation: StatedImplementation = NOTHING_STATED
-    gradient_dtype: DType | None = None
     model: StatedModel | None = None
-    dispatch: TokenDispatch | None = None
-    expert_overlap: ExpertOverlap | None = None
-    mtp_layers: NonNegativeInt | None = None
+    reading: Mapping[str, Any] = field(default_factory=dict)
+    bases: tuple[str, ...] = ()
 
 
 def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, StatedByRules]:
@@ -101,11 +153,9 @@ def completed_by_rules(cells: Cells, rules: Sequence[RowRule]) -> tuple[Cells, S
             instead |= {column: str(value) for column, value in rule.instead.items()}
             said = StatedByRules(
                 stated_over(said.implementation, rule.implementation),
-                rule.gradient_dtype or said.gradient_dtype,
                 rule.model or said.model,
-                rule.dispatch or said.dispatch,
-                rule.expert_overlap or said.expert_overlap,
-                said.mtp_layers if rule.mtp_layers is None else rule.mtp_layers,
+                {**said.reading, **rule.reading()},
+                (*said.bases, rule.basis),
             )
     empty = {column: value for column, value in stated.items() if not cells.values.get(column, "").strip()}
     return replace(cells, values={**cells.values, **empty, **instead}), said

@@ -13,7 +13,7 @@ from meshwright.app.evidence.training.rows import Run
 from tests.unit.app.validation.tables import run
 
 SHAPELESS = dict.fromkeys(("n_layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "arch"), "")
-GPT = {"arch": "dense-gelu", "hidden": "4096", "heads": "", "kv_heads": "", "ffn_hidden": "", "vocab": ""}
+GPT = {"model": "gpt", "arch": "dense-gelu", "hidden": "4096", "heads": "", "kv_heads": "", "ffn_hidden": "", "vocab": ""}
 
 
 def row(folder: Path, **changes: str) -> Run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import yaml
 
 from meshwright.app.evidence.training.prediction import predict_run
 from meshwright.app.evidence.training.rows import COLUMNS, read_measured_runs
-from meshwright.app.evidence.training.sources import NO_SOURCES, UNKNOWN, sources_of
+from meshwright.app.evidence.training.sources import NO_SOURCES, UNKNOWN, Source, sources_of
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.implementations.profile import implementation_profiles
 from meshwright.solver.problem.choices import Launcher
@@ -76,7 +75,7 @@ def test_a_mapping_beside_the_table_is_found(tmp_path: Path) -> None:
     assert sources_of(table).of("ours") is UNKNOWN
     mapping = {"schema": "meshwright.sources/1", "sources": {"ours": {"basis": "we ran it", "zero_stage": 1}}}
     (tmp_path / "mine.sources.yaml").write_text(yaml.safe_dump(mapping))
-    assert sources_of(table).of("ours") == replace(UNKNOWN, basis="we ran it", zero_stage=1)
+    assert sources_of(table).of("ours") == Source("we ran it", zero_stage=1)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import pytest
 from benchmarks.held_out.memory_laws import ToldMemory, fitted_laws, laws_without, log_memory, told_memory
 from meshwright.app.evidence.training.prediction import Constants, predict_run
 from meshwright.app.evidence.training.rows import read_measured_runs
-from meshwright.app.evidence.training.sources import MemoryCount, MemoryRank, Source, Sources
+from meshwright.app.evidence.training.sources import Source, Sources
+from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank
 from meshwright.costmodels.model.memory_law import GENERIC_LAW, MemoryLaw
 from meshwright.solver.problem.implementation import StatedImplementation
 from tests.unit.app.validation.tables import write_table
