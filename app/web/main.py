@@ -97,6 +97,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     )
     app.state.settings, app.state.engine = settings, engine
     app.state.workers_since_s = None
+    app.state.first_visit = None
     also_loaded, memory_bytes = (read_large_body.__module__, pictures.__name__), settings.max_solve_memory_bytes
     app.state.children = Children(memory_bytes=memory_bytes, also_loaded=also_loaded)
     app.state.drawing = Children(memory_bytes=memory_bytes, limit_s=DRAWING_LIMIT_S, also_loaded=also_loaded)

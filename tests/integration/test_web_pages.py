@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
+from meshwright.app.base.errors import AuthenticationError
 from meshwright.app.base.quoting import HIDDEN
 from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.base.solving import OnBeat, ignore_beat
+from meshwright.app.edge.first_visit import FirstVisit
 from meshwright.app.edge.keys import KeyWish, create_key
 from meshwright.app.store.engine import open_engine
 from meshwright.app.store.principal import Scope
-from meshwright.app.store.security import KeyRepository
+from meshwright.app.store.security import KeyRepository, prefix_of
+from meshwright.app.web.main import create_app
 from meshwright.app.web.pages.routes import COOKIE, MAX_FORM_BYTES
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
@@ -23,7 +28,7 @@ from tests.attacks.names import PIECES
 from tests.integration.web_pages import Page, safe
 from tests.support.fakes import FakeSolver, infeasible_plan
 from tests.support.requests_given import training
-from tests.support.service import running_service
+from tests.support.service import NoQueue, running_service
 
 TRAINING = {"task": "train", "model": "llama-3.1-8b", "gpus": "8xH100", "batch": "128", "seq": "8192"}
 
@@ -172,6 +177,41 @@ def test_a_sign_in_keeps_the_key_where_no_script_reads_it(guarded: tuple[httpx.C
     client.post("/sign-out")
     client.cookies.clear()
     assert client.get("/").status_code == 303
+
+
+def test_the_printed_link_signs_in_once(settings: Settings) -> None:
+    required = replace(settings, auth=Auth.REQUIRED, max_failed_auths_per_s=1000)
+    app = create_app(required, lambda engine: NoQueue())
+    app.state.first_visit = FirstVisit(KeyRepository(app.state.engine))
+    link = app.state.first_visit.link("127.0.0.1", 8000).removeprefix("http://127.0.0.1:8000")
+    with TestClient(app, base_url="http://127.0.0.1:8000", follow_redirects=False) as client:
+        assert client.get(link, headers={"host": "stranger.example"}).headers["location"] == "/sign-in"
+        assert "has been used" in safe(client.get(f"{link}x"), 401)
+        answer = client.get(link)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie and "samesite=strict" in cookie
+        assert "Sign out" in safe(client.get("/")) and "Sign out" in safe(client.get("/new"))
+        client.cookies.clear()
+        assert "has been used" in safe(client.get(link), 401)
+        assert client.get("/").status_code == 303
+
+
+def test_the_printed_link_ends_by_itself_and_gives_no_rights_of_administrators(settings: Settings) -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    visit = FirstVisit(KeyRepository(open_engine(settings.database_url)), now=lambda: now)
+    first, second = (visit.link("::1", 8000) for _ in range(2))
+    assert second.startswith("http://[::1]:8000/first-visit?token=")
+    for old in (first.partition("=")[2], ""):
+        with pytest.raises(AuthenticationError, match="has been used"):
+            visit.key(old)
+    now += timedelta(minutes=16)
+    with pytest.raises(AuthenticationError, match="its time is over"):
+        visit.key(second.partition("=")[2])
+    now -= timedelta(minutes=2)
+    made = KeyRepository(open_engine(settings.database_url)).find(prefix_of(visit.key(second.partition("=")[2])) or "")
+    assert made is not None and made.scopes == frozenset(Scope) - {Scope.ADMIN}
+    assert made.expires_at is not None and made.expires_at - made.created_at == timedelta(days=1)
 
 
 def test_tenants_see_their_own_plans(guarded: tuple[httpx.Client, Settings]) -> None:

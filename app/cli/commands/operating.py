@@ -98,15 +98,20 @@ def run_serve(host: str, port: int, workers: int, settings: Settings) -> int:
     import uvicorn
 
     from meshwright.app.edge.connection import bounded_connections
+    from meshwright.app.edge.first_visit import FirstVisit
     from meshwright.app.edge.observability import start_tracing
     from meshwright.app.service.queue_metrics import serve_metrics
     from meshwright.app.store.engine import is_sqlite
     from meshwright.app.store.migrate import ensure_ready
+    from meshwright.app.store.security import KeyRepository
     from meshwright.app.web.main import create_app
 
     os.environ[SAFE_PATH] = "1"
     proxies = frozenset(settings.trusted_proxies.split())
     app = create_app(settings)
+    if settings.auth is Auth.REQUIRED and is_loopback(host) and port:
+        app.state.first_visit = FirstVisit(KeyRepository(app.state.engine))
+        tell(f"Open {app.state.first_visit.link(host, port)} in a browser of this machine: it signs in once.")
     if is_sqlite(app.state.engine):
         # A file that can't be used is said in a line here; once the server starts, it would be a traceback.
         ensure_ready(app.state.engine)
@@ -242,8 +247,12 @@ class WorkerProcesses:
             if self._stopping.is_set():
                 self._end(process)
                 return
+            # A terminal's Ctrl+C, or a signal to the group, ends a worker that is still starting before this process is told.
+            is_told = -process.returncode in (signal.SIGTERM, signal.SIGINT)
+            if is_told and self._stopping.wait(RESTART_AFTER_S):
+                return
             log.error("a worker ended and is started again", extra={"exit_code": process.returncode})
-            self._stopping.wait(RESTART_AFTER_S)
+            self._stopping.wait(0.0 if is_told else RESTART_AFTER_S)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         process.terminate()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from meshwright.app.base.errors import AuthenticationError
+from meshwright.app.edge.first_visit import PATH, FirstVisit
+from meshwright.app.edge.loopback import is_called_by_loopback
 from meshwright.app.web.gate import RequestGate
 from meshwright.app.web.pages.layout import COOKIE, HEADERS, STYLE_SHEET, render
 from meshwright.app.web.pages.routes import PageRoute, form_of
@@ -25,6 +29,19 @@ def ask_for_key() -> Response:
     return render(None, "sign_in.html", problem=None)
 
 
+@router.get(PATH)
+async def first_visit(request: Request, token: str = "") -> Response:
+    """Sign in whoever followed the link that the service printed when it started."""
+    visit: FirstVisit | None = request.app.state.first_visit
+    if visit is None or not is_called_by_loopback(request.headers.get("host")):
+        return RedirectResponse("/sign-in", 303, HEADERS)
+    try:
+        key = await asyncio.to_thread(visit.key, token)
+    except AuthenticationError as error:
+        return render(None, "sign_in.html", status=401, problem=str(error))
+    return _signed_in(request, key)
+
+
 @router.post("/sign-in")
 async def sign_in(request: Request) -> Response:
     """Keep a key that holds in the caller's cookie, for this session of the browser."""
@@ -34,11 +51,7 @@ async def sign_in(request: Request) -> Response:
         await gate.admit(request, shown=f"Bearer {key}")
     except AuthenticationError as error:
         return render(None, "sign_in.html", status=401, problem=str(error))
-    response = RedirectResponse("/", 303, HEADERS)
-    # Whoever says so falsely keeps a cookie from travelling in the open, and no more.
-    is_secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").strip().lower())
-    response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=is_secure, path="/")
-    return response
+    return _signed_in(request, key)
 
 
 @router.post("/sign-out")
@@ -47,4 +60,12 @@ async def sign_out(request: Request) -> Response:
     await form_of(request)
     response = RedirectResponse("/sign-in", 303, HEADERS)
     response.delete_cookie(COOKIE, path="/")
+    return response
+
+
+def _signed_in(request: Request, key: str) -> Response:
+    response = RedirectResponse("/", 303, HEADERS)
+    # Whoever says so falsely keeps a cookie from travelling in the open, and no more.
+    is_secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").strip().lower())
+    response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=is_secure, path="/")
     return response

@@ -120,27 +120,27 @@ class StepErrorModel:
 
 
 KNOWN_FRAMEWORK = StepErrorModel(
-    base=0.097,
+    base=0.094,
     small=0.0,
     communication=0.0,
-    experts=0.306,
-    network=0.752,
-    chip=0.042,
-    below=2.243,
-    above=2.343,
+    experts=0.299,
+    network=0.655,
+    chip=0.046,
+    below=2.519,
+    above=2.324,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
 
 ASSUMED_FRAMEWORK = StepErrorModel(
-    base=0.200,
+    base=0.108,
     small=0.0,
     communication=0.0,
-    experts=0.0,
-    network=1.650,
-    chip=0.049,
-    below=4.989,
-    above=2.276,
+    experts=0.321,
+    network=0.444,
+    chip=0.039,
+    below=2.550,
+    above=3.032,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""
