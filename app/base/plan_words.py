@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import assert_never
 
@@ -72,27 +73,38 @@ def equals_in_words(equals: Equals) -> str:
 # The load at which a serving plan's figures are, in words.
 
 
-def load_in_words(plan: Plan, request: PlanRequest) -> str | None:
-    """Return the sentence that says at which rate the figures of a plan for throughput are, and of what it is the highest.
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Requests a second: the most that a plan for throughput keeps up with, at which its figures are, and those asked for."""
+
+    most: float
+    asked: float
+    limit: str
+
+    def __str__(self) -> str:
+        return f"The page is about {significant(self.most)} requests/s, {self.limit}"
+
+
+def rates_of(plan: Plan, request: PlanRequest) -> Rates | None:
+    """The rates of a plan for throughput, and in words what limits the higher.
 
     None for other objectives, whose figures are at the rate that was asked, for clients who wait for answers, and
     for plans that were given.
     """
     if not isinstance(request, ServingRequest) or request.objective is not Objective.THROUGHPUT or plan.predicted is None:
         return None
-    if plan.certificate.space == GIVEN_PLAN:
-        return None
     arrivals = request.workload.arrivals
-    if isinstance(arrivals, ClosedArrivals):
+    if plan.certificate.space == GIVEN_PLAN or isinstance(arrivals, ClosedArrivals):
         return None
-    rate = significant(plan.predicted.tokens_per_s / mean_output(request.workload))
-    asked = significant(arrivals.requests_per_s)
+    most, asked = plan.predicted.tokens_per_s / mean_output(request.workload), arrivals.requests_per_s
+    named = f"where {significant(asked)} were named"
+    limit = f"the most at which the targets are kept, {named}."
     if request.slo == Slo(confidence=request.slo.confidence):
-        return (
-            f"These figures are at {rate} requests/s, the most that the devices keep up with, where {asked} were named: no "
-            "target of latency limits the rate. Give targets, or ask for the fewest devices (objective devices)."
+        limit = (
+            f"the most that the devices keep up with, {named}: no target of latency limits the rate. Give targets, or ask for "
+            "the fewest devices (objective devices)."
         )
-    return f"These figures are at {rate} requests/s, the most at which the targets are kept, where {asked} were named."
+    return Rates(most, asked, limit)
 
 
 def mean_output(work: ServingWorkload) -> float:

@@ -17,7 +17,7 @@ from meshwright.app.base.figures import (
     significant,
     speed_in_words,
 )
-from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words
+from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, rates_of
 from meshwright.app.base.templates import Hyperlink, Templates, Words
 from meshwright.app.launching.exporters import export, startable_by
 from meshwright.app.pictures.drawings import (
@@ -103,8 +103,8 @@ def plan_view(answered: AnsweredRequest, follow: Follow = no_place) -> PlanView:
     """Return what the page of a plan shows; other plans that it names lead where ``follow`` says."""
     plan, request = answered.plan, answered.request
     name = plan.model or request.model.name
-    load = load_in_words(plan, request) if plan.feasible else None
-    said = [] if load is None else [load]
+    rates = rates_of(plan, request) if plan.feasible else None
+    said = [] if rates is None else [str(rates)]
     said += [certificate_in_words(plan, request), f"Space: {plan.certificate.space}"]
     said += [] if plan.reason is None else [plan.reason.message]
     return PlanView(

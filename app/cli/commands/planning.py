@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO, StoreError
 from meshwright.app.base.output_files import check_one_stdout, is_stdout, write_output
+from meshwright.app.base.plan_words import rates_of
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.base.records import to_document
 from meshwright.app.base.settings import Settings
@@ -30,8 +31,9 @@ from meshwright.app.store.plans import PlanStore
 from meshwright.costmodels.calibration.from_runs import is_run_key
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
-from meshwright.solver.problem.choices import FrontierScope, Launcher
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.answer.predicted import Predicted
+from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective
+from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
 
 if TYPE_CHECKING:
     from meshwright.solver.serving.explain import LayoutExplanation
@@ -224,11 +226,19 @@ def _print_page(
     from meshwright.app.base.console import page_console
 
     console = page_console(to)
-    print_plan(console, plan, request, next_step, full=full)
+    print_plan(console, plan, request, next_step, full=full, at_asked=_at_asked(plan, request))
     if explained:
         from meshwright.app.cli.pages.diff_page import print_explanations
 
         print_explanations(console, explained)
+
+
+def _at_asked(plan: Plan, request: PlanRequest) -> Predicted | None:
+    """Figures of a serving plan at the rate that was asked, where its own are at the highest that it keeps up with."""
+    if not plan.feasible or rates_of(plan, request) is None:
+        return None
+    told = predict_here(replace(request, objective=Objective.DEVICES, slo=Slo()), plan)
+    return told.predicted if told.feasible else None
 
 
 def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:

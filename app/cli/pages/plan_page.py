@@ -34,7 +34,7 @@ from meshwright.app.base.figures import (
     speed_in_words,
     spread,
 )
-from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, load_in_words, operators_in_words
+from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, operators_in_words, rates_of
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
 from meshwright.solver.answer.layouts import (
@@ -84,10 +84,21 @@ class NextStep:
     command: str | None
 
 
-def print_plan(console: Console, plan: Plan, request: PlanRequest, next_step: NextStep, *, full: bool) -> None:
-    """Print the page of a plan, feasible or not: all of it, or what fits a screen and the words that show the rest."""
+def print_plan(
+    console: Console,
+    plan: Plan,
+    request: PlanRequest,
+    next_step: NextStep,
+    *,
+    full: bool,
+    at_asked: Predicted | None = None,
+) -> None:
+    """Print the page of a plan, feasible or not: all of it, or what fits a screen and the words that show the rest.
+
+    ``at_asked`` are its figures at the rate that was asked, where its own are at the highest.
+    """
     console.print(plain(_question(plan, request), style="bold"))
-    parts = _feasible(plan, request, full=full) if plan.feasible else _infeasible(plan, request)
+    parts = _feasible(plan, request, full=full, at_asked=at_asked) if plan.feasible else _infeasible(plan, request)
     rest = [] if full or not plan.feasible else [left_out(plan)]
     for part in (*parts, *(_notes(plan) if full or not plan.feasible else []), *rest, _ending(next_step)):
         console.print()
@@ -145,17 +156,11 @@ def _money(plan: Plan) -> str:
     return words if of_tokens is None else f"{words}, {of_tokens:.3g} USD per million tokens"
 
 
-def _feasible(plan: Plan, request: PlanRequest, *, full: bool) -> list[RenderableType]:
+def _feasible(plan: Plan, request: PlanRequest, *, full: bool, at_asked: Predicted | None = None) -> list[RenderableType]:
     assert plan.predicted is not None
-    predicted = plan.predicted
-    headline = plain("Feasible: ", style="bold green") + plain(
-        speed_in_words(predicted, devices=plan.devices if isinstance(request, ServingRequest) else None), style="bold"
-    )
-    load = load_in_words(plan, request)
     parts: list[RenderableType] = [
         Group(
-            headline,
-            *([] if load is None else [plain(load)]),
+            *_speeds(plan, request, at_asked),
             *([plain(_money(plan))] if request.objective is Objective.COST else []),
             plain(certificate_in_words(plan, request)),
             *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
@@ -170,6 +175,18 @@ def _feasible(plan: Plan, request: PlanRequest, *, full: bool) -> list[Renderabl
     if breakdown is not None:
         parts.append(_time(breakdown))
     return [*parts, *beside_the_plan(plan, request, full=full)]
+
+
+def _speeds(plan: Plan, request: PlanRequest, at_asked: Predicted | None) -> list[Text]:
+    """What was asked first: figures at the rate that was named, then at the highest, which the rest of the page is about."""
+    assert plan.predicted is not None
+    devices = plan.devices if isinstance(request, ServingRequest) else None
+    is_feasible, rates = plain("Feasible: ", style="bold green"), rates_of(plan, request)
+    whole = speed_in_words(plan.predicted, devices=devices)
+    if at_asked is None or rates is None:
+        return [is_feasible + plain(whole, style="bold"), *([] if rates is None else [plain(str(rates))])]
+    asked = f"{speed_in_words(at_asked, devices=devices)} at {significant(rates.asked)} requests/s"
+    return [is_feasible + plain(asked, style="bold"), plain(f"At most {whole} at {significant(rates.most)}"), plain(str(rates))]
 
 
 def _targets_at_risk(predicted: Predicted, request: PlanRequest) -> list[RenderableType]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from meshwright.app.base.figures import axes, band, bar, gib, number_range, percent, ranks_of, seconds, significant, spread
-from meshwright.app.base.plan_words import certificate_in_words, load_in_words
+from meshwright.app.base.plan_words import certificate_in_words, rates_of
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, folded, print_plan
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import ServingEngine
@@ -170,13 +170,19 @@ def test_a_plan_for_throughput_says_at_which_rate_its_figures_are() -> None:
     plan = replace(feasible_plan(request), kind="serving")
     assert plan.predicted is not None
     plan = replace(plan, predicted=replace(plan.predicted, tokens_per_s=250.0))
-    assert "at 5.00 requests/s, the most at which the targets are kept" in (load_in_words(plan, request) or "")
+    assert "about 5.00 requests/s, the most at which the targets are kept" in str(rates_of(plan, request))
+    asked = replace(plan.predicted, tokens_per_s=80.0)
+    out = io.StringIO()
+    print_plan(Console(file=out, width=300), plan, request, NEXT, full=False, at_asked=asked)
+    first, second = out.getvalue().split("\n")[2:4]
+    assert first.startswith("Feasible: 80.0 tokens/s") and first.rstrip().endswith("requests/s")
+    assert second.startswith("At most 250 tokens/s") and second.rstrip().endswith("at 5.00")
     free = replace(request, slo=Slo())
-    assert "the most that the devices keep up with" in (load_in_words(plan, free) or "")
-    assert load_in_words(plan, replace(request, objective=Objective.DEVICES)) is None
+    assert "the most that the devices keep up with" in str(rates_of(plan, free))
+    assert rates_of(plan, replace(request, objective=Objective.DEVICES)) is None
     given = replace(plan, certificate=replace(plan.certificate, space=GIVEN_PLAN))
-    assert load_in_words(given, request) is None
-    assert load_in_words(plan, resolved()) is None
+    assert rates_of(given, request) is None
+    assert rates_of(plan, resolved()) is None
 
 
 def test_serving_page_draws_throughput_against_interactivity() -> None:
