@@ -38,7 +38,7 @@ def print_report(console: Console, report: Report) -> None:
 def _unsaid(words: Sequence[UnsaidWord]) -> list[Text]:
     """The words whose saying would move predictions most, of step time and of memory; none if all is said."""
     lines = []
-    for figure, below, above in (("time", "faster", "slower"), ("memory", "less", "more")):
+    for figure, below, above in (("time", "faster", "slower"), ("memory", "less memory", "more memory")):
         for word in moving_most(words, attrgetter(figure)):
             factor = getattr(word, figure)
             moved = f"{max(factor, 1 / factor):.2f} times {below if factor < 1 else above}"
