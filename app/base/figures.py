@@ -152,6 +152,12 @@ DURATION = Quantity(
 MILLISECONDS = Quantity("time", {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "sec": 1e3, "min": 60e3}, DURATION.example)
 """Milliseconds."""
 
+DAYS = Quantity("time", {"d": 1.0, "day": 1.0, "days": 1.0, "h": 1 / 24, "w": 7.0, "week": 7.0, "weeks": 7.0}, "30d or 12h")
+"""Days."""
+
+MANY = Quantity("number", {"": 1.0, "M": 1e6, "B": 1e9, "T": 1e12}, "15B or 1T")
+"""A count of what comes by the billion, such as tokens of a run."""
+
 SIZE = Quantity("size of memory", {f"{p}B": v for p, v in (_METRIC | _BINARY).items()}, "24GiB or 80GB")
 """Bytes."""
 

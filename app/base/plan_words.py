@@ -13,7 +13,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, Equals, Status
 from meshwright.solver.problem.choices import Objective, OperatorSolver
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, Slo
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, Slo, TrainingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 
 
@@ -105,6 +105,29 @@ def rates_of(plan: Plan, request: PlanRequest) -> Rates | None:
             "the fewest devices (objective devices)."
         )
     return Rates(most, asked, limit)
+
+
+def run_in_words(plan: Plan, request: PlanRequest) -> str | None:
+    """Return how long a training run of so many tokens takes, with its range, and what it costs where devices have prices."""
+    if not isinstance(request, TrainingRequest) or request.workload.run_tokens is None or plan.predicted is None:
+        return None
+    tokens, predicted = request.workload.run_tokens, plan.predicted
+    around = predicted.bands.get("tokens_per_s")
+    spread = "" if around is None else f" ({_days(tokens / around.high)} to {_days(tokens / around.low)})"
+    size, unit = next((size, unit) for size, unit in _MANY if tokens >= size)
+    words = f"A run of {significant(tokens / size)}{unit} tokens takes {_days(tokens / predicted.tokens_per_s)}{spread}"
+    if predicted.cost_per_million_tokens is None:
+        return f"{words}; its cost is unknown: not all devices have a price_per_hour."
+    return f"{words} and costs {significant(predicted.cost_per_million_tokens * tokens / 1e6)} USD."
+
+
+_DAY_S = 86_400
+_MANY = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1, ""))
+
+
+def _days(seconds: float) -> str:
+    days = seconds / _DAY_S
+    return f"{significant(days)} days" if days >= 1 else f"{significant(24 * days)} hours"
 
 
 def mean_output(work: ServingWorkload) -> float:

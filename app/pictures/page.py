@@ -17,7 +17,7 @@ from meshwright.app.base.figures import (
     significant,
     speed_in_words,
 )
-from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, rates_of
+from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, rates_of, run_in_words
 from meshwright.app.base.templates import Hyperlink, Templates, Words
 from meshwright.app.launching.exporters import export, startable_by
 from meshwright.app.pictures.drawings import (
@@ -105,6 +105,7 @@ def plan_view(answered: AnsweredRequest, follow: Follow = no_place) -> PlanView:
     name = plan.model or request.model.name
     rates = rates_of(plan, request) if plan.feasible else None
     said = [] if rates is None else [str(rates)]
+    said += [] if not plan.feasible or (run := run_in_words(plan, request)) is None else [run]
     said += [certificate_in_words(plan, request), f"Space: {plan.certificate.space}"]
     said += [] if plan.reason is None else [plan.reason.message]
     return PlanView(

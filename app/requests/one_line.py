@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.app.base.documents import parse_document
-from meshwright.app.base.figures import MILLISECONDS, RATE, SIZE, read_count, read_quantity, read_tokens
+from meshwright.app.base.figures import DAYS, MANY, MILLISECONDS, RATE, SIZE, read_count, read_quantity, read_tokens
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.requests.model_words import model_of_words
 from meshwright.app.requests.options import OF_TASK, OPTIONS, TOKENS, OneLine, Task, typed
@@ -50,6 +50,7 @@ def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -
         document |= {"slo": slo} if (slo := _targets(line)) else {}
     else:
         document["workload"] = _training(line)
+        document |= {"slo": slo} if (slo := _deadline(line)) else {}
     if line.precision is not None:
         document["workload"]["precision"] = line.precision
     if line.objective is not None:
@@ -110,7 +111,27 @@ def _serving(line: OneLine) -> dict[str, Any]:
 
 def _training(line: OneLine) -> dict[str, Any]:
     work = {"kind": "training", "global_batch": _count(line, "batch"), "seq_len": _count(line, "seq")}
-    return work | ({"adapter": adapter} if (adapter := _adapter(line)) else {})
+    run = {} if line.tokens is None else {"run_tokens": _run_tokens(line.tokens)}
+    return work | run | ({"adapter": adapter} if (adapter := _adapter(line)) else {})
+
+
+def _run_tokens(text: str) -> int:
+    tokens = read_quantity(text, MANY, what="--tokens")
+    if tokens < 1 or not float(tokens).is_integer():
+        raise InvalidInputError("--tokens is no whole number of tokens", given=text, allowed=MANY.example)
+    return int(tokens)
+
+
+def _deadline(line: OneLine) -> dict[str, float]:
+    """The speed that a run needs to end in time."""
+    if line.within is None:
+        return {}
+    if line.tokens is None:
+        raise InvalidInputError("--within needs the tokens of the run", allowed="--tokens 1T --within 30d")
+    days = read_quantity(line.within, DAYS, what="--within")
+    if not days > 0:
+        raise InvalidInputError("a run takes some time", given=f"--within {line.within}", allowed=DAYS.example)
+    return {"min_tokens_per_s": _number(_run_tokens(line.tokens) / (days * 86_400.0))}
 
 
 def _adapter(line: OneLine) -> dict[str, Any]:

@@ -56,7 +56,8 @@ class TrainingWorkload:
     which ``dispatch_format``.
     ``implementation`` is how the user's framework runs it; None: as the search's launcher does. With an ``adapter`` its
     matrices alone are trained. With ``lengths`` sequences hold documents that don't see one another. ``mtp_layers`` modules
-    beside the head each predict one more token (`solver.problem.token_prediction`).
+    beside the head each predict one more token (`solver.problem.token_prediction`). ``run_tokens`` are those of the whole run,
+    of which no plan depends: answers say its days and its cost.
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -76,6 +77,7 @@ class TrainingWorkload:
     adapter: Adapter | None = None
     lengths: DocumentLengths | None = None
     mtp_layers: NonNegativeInt = 0
+    run_tokens: PositiveInt | None = None
 
     def __post_init__(self) -> None:
         if self.adapter is not None and self.mtp_layers:

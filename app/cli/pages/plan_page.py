@@ -34,7 +34,7 @@ from meshwright.app.base.figures import (
     speed_in_words,
     spread,
 )
-from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, operators_in_words, rates_of
+from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, operators_in_words, rates_of, run_in_words
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
 from meshwright.solver.answer.layouts import (
@@ -162,6 +162,7 @@ def _feasible(plan: Plan, request: PlanRequest, *, full: bool, at_asked: Predict
         Group(
             *_speeds(plan, request, at_asked),
             *([plain(_money(plan))] if request.objective is Objective.COST else []),
+            *([] if (run := run_in_words(plan, request)) is None else [plain(run)]),
             plain(certificate_in_words(plan, request)),
             *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
             *([plain(operators_in_words(plan.certificate), style="dim")] if full and plan.certificate.operator_solvers else []),
@@ -315,7 +316,8 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
             *_remedies(reason),
         ]
     where = "" if reason.stage is None else f" in stage {reason.stage}"
-    name = reason.constraint.replace("_", " ")
+    # A field of the request keeps its name.
+    name = reason.constraint if "." in reason.constraint else reason.constraint.replace("_", " ")
     lines: list[RenderableType] = [
         plain("Infeasible: ", style="bold red") + plain(f"{name} is the tightest constraint{where}", style="bold"),
         plain(f"  need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"),

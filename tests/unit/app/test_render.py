@@ -163,6 +163,18 @@ def test_the_page_says_how_requests_reach_replicas() -> None:
     assert [", dealt out round robin" in " ".join(page(plan, asked).split()) for asked in (drawn, turns)] == [False, True]
 
 
+def test_a_run_has_days_and_a_price_where_devices_have_one() -> None:
+    request = resolved(training(workload=training()["workload"] | {"run_tokens": 86_400_000_000}))
+    plan = feasible_plan(request)
+    assert plan.predicted is not None
+    figures = replace(plan.predicted, tokens_per_s=1e5, bands={"tokens_per_s": Band(5e4, 2e5, "a basis")})
+    priced, unpriced = (replace(plan, predicted=replace(figures, cost_per_million_tokens=cost)) for cost in (0.25, None))
+    said = " ".join(page(priced, request).split())
+    assert "A run of 86.4 billion tokens takes 10.0 days (5.00 days to 20.0 days) and costs 21,600 USD." in said
+    assert "its cost is unknown" in " ".join(page(unpriced, request).split())
+    assert "A run of" not in page(priced, resolved(training()))
+
+
 def test_a_plan_for_throughput_says_at_which_rate_its_figures_are() -> None:
     """250 tokens/s are a rate of 250 / 50; closed loops, other objectives and given plans are at what was asked."""
     work = serving()["workload"] | {"output_tokens": {"fixed": 50}}

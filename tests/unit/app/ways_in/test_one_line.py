@@ -149,7 +149,8 @@ def test_programs_and_rest_ask_the_options_of_a_line() -> None:
     assert {"cluster": "gpus", "p95_ttft_ms": "ttft_p95", "p95_tpot_ms": "tpot_p95"}.keys() <= of_rest
     asked = set(inspect.signature(meshwright.explain).parameters) & set(OPTIONS)
     assert len(of_rest) == len(asked) and of_rest - {"cluster", "p95_ttft_ms", "p95_tpot_ms"} <= asked
-    assert set(OPTIONS) - asked == {"launcher", "host_memory", "lora", "qlora"}, "a command says its launcher and adapters"
+    said_by_commands = {"launcher", "host_memory", "lora", "qlora"}
+    assert set(OPTIONS) - asked == said_by_commands | {"tokens", "within"}, "the length of a run is asked of plans alone"
 
 
 def test_the_hub_cache_is_read_at_its_main_branch(cli: Cli) -> None:
