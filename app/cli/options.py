@@ -167,7 +167,12 @@ FrontierFile = Annotated[
 MapFile = Annotated[
     Path | None, typer.Option("--svg-map", metavar="FILE", parser=output_file, help="Draw the ranks over the nodes.")
 ]
-CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", parser=output_file, help="Write the stages as a table.")]
+CsvFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--csv", metavar="FILE", parser=output_file, help="Write the stages, or rows of several clusters, as a table."
+    ),
+]
 
 
 def environment_settings() -> Settings:

@@ -5,6 +5,7 @@ It is asked of a request file, or of a model and one line of options.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -251,7 +252,7 @@ def plan(
 ) -> int:
     """Find the best plan for a request, or for a model and one line of options."""
     from meshwright.app.cli.commands.exits import Output
-    from meshwright.app.cli.commands.one_line import line_document, print_line
+    from meshwright.app.cli.commands.one_line import asks_several, line_document, print_line
     from meshwright.app.cli.commands.planning import PlanCommand, Store, run_plan
     from meshwright.app.pictures.files import Picture, named
     from meshwright.app.requests.document import RunsUse
@@ -266,8 +267,15 @@ def plan(
     runs = RunsUse.IGNORE if ignore_runs else RunsUse.NEWEST
     drawings = {Picture.TIMELINE: svg_timeline, Picture.MEMORY: svg_memory, Picture.FRONTIER: svg_frontier}
     pictures = named({Picture.HTML: html, Picture.TRACE: trace, **drawings, Picture.MAP: svg_map, Picture.CSV: csv})
-    document, calibrations = line_document(asked, download=line.download), tuple(calibration or ())
-    command = PlanCommand(document, asked.words, file, store, output, calibrations, explain, scope, runs, pictures)
+    calibrations = tuple(calibration or ())
+    command = PlanCommand("", asked.words, file, store, output, calibrations, explain, scope, runs, pictures)
+    if asks_several(asked):
+        from meshwright.app.cli.commands.clusters import of_one_plan, run_clusters
+
+        if trials is not None or next_trial:
+            raise of_one_plan(["--trials or --next"])
+        return run_clusters(asked, command, environment_settings(), download=line.download)
+    command = replace(command, request=line_document(asked, download=line.download))
     if trials is not None or next_trial:
         from meshwright.app.cli.commands.one_line import run_trials
 

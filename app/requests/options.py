@@ -63,7 +63,9 @@ class OneLine:
     """The options of a request as they were typed; None where one was not given."""
 
     model: str
-    gpus: str | None = _option("Plan a model on these: 8xH100, 3x8xH100@400Gb, '5 of 8 H100'.", "DEVICES")
+    gpus: str | None = _option(
+        "Plan a model on these: 8xH100, 3x8xH100@400Gb, '5 of 8 H100'; several: 8xH100,8xH200.", "DEVICES"
+    )
     task: Task | None = None
     isl: str | None = _serving("tokens of a prompt: 8192, 8k.", TOKENS, label="Tokens of a prompt", example="2000")
     osl: str | None = _serving("tokens of an answer.", TOKENS, label="Tokens of an answer", example="300")

@@ -169,7 +169,7 @@ def test_commands_to_begin_with_are_understood(name_of_page: str, cli: Cli) -> N
         name, *words = shlex.split(line.removeprefix("$ meshwright "))
         if name == "plan":
             assert cli(name, *words, *() if "--print-request" in words else ("--print-request",)) == EXIT_GOOD, (line, cli.err)
-            assert resolve_request(yaml.safe_load(cli.out), files=FilesBeside(cli.folder))
+            assert all(resolve_request(each, files=FilesBeside(cli.folder)) for each in yaml.safe_load_all(cli.out))
             continue
         command = commands[name]
         inner = getattr(command, "commands", {})

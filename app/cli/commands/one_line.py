@@ -20,6 +20,8 @@ from meshwright.app.requests.files import STDIN, given_request
 from meshwright.app.requests.model_words import looks_like_a_model
 from meshwright.app.requests.one_line import example, request_of_line, request_yaml
 from meshwright.app.requests.options import OF_TASK, OPTIONS, OneLine, Task
+from meshwright.app.requests.own_hardware import own_nodes
+from meshwright.app.requests.several_clusters import clusters_in
 from meshwright.app.service.trials import (
     AnyTrial,
     not_yet_run,
@@ -52,15 +54,37 @@ def line_document(line: OneLine, *, download: bool) -> str | dict[str, Any]:
     return line.model
 
 
+def named_clusters(line: OneLine) -> tuple[str, ...]:
+    """Return the words of each cluster that a line names; none where it names no devices."""
+    return () if line.gpus is None else clusters_in(line.gpus, own_nodes())
+
+
+def asks_several(line: OneLine) -> bool:
+    """Return True if the options name several clusters, or no devices for what they ask."""
+    return line.is_asked and len(named_clusters(line)) != 1
+
+
 def print_line(line: OneLine, *, download: bool) -> int:
-    """Print the request of a line as YAML; it is read first, so that what is printed can be planned."""
+    """Print the request of a line as YAML, of several clusters a document each; they are read first, so that what is printed
+    can be planned."""
     if not line.is_asked:
         raise InvalidInputError("--print-request prints what options ask for", given=line.model, remedy=example("qwen3-8b"))
-    return write_line(line, None, download=download)
+    lines = [replace(line, gpus=words) for words in named_clusters(line)] or [line]
+    texts = [request_yaml(_document(each, download=download)) for each in lines]
+    sys.stdout.write("---\n".join(texts))
+    return EXIT_GOOD
 
 
 def write_line(line: OneLine, file: Path | None, *, download: bool) -> int:
     """Write the request of a line to a file, or to stdout, once it has been read."""
+    several = named_clusters(line)
+    if len(several) > 1:
+        raise InvalidInputError(
+            "a request has one cluster",
+            given=f"{len(several)} clusters",
+            allowed="one; '+' joins node groups to one",
+            remedy="write one for each, or plan them: 'meshwright plan' takes several",
+        )
     text = request_yaml(_document(line, download=download))
     if file is None or is_stdout(file):
         sys.stdout.write(text)
@@ -99,12 +123,17 @@ def _ask(question: str) -> str:
     return str(typer.prompt(question, default="", show_default=False, err=True))
 
 
-def _document(line: OneLine, *, download: bool) -> dict[str, Any]:
-    """Return the document of a line, read once so that its faults are told."""
+def fetch_model(line: OneLine, *, download: bool) -> None:
+    """Fetch the configuration of a line's model, where that is asked for."""
     if download:
         from meshwright.app.requests.model_words import download_config
 
         download_config(line.model)
+
+
+def _document(line: OneLine, *, download: bool) -> dict[str, Any]:
+    """Return the document of a line, read once so that its faults are told."""
+    fetch_model(line, download=download)
     document = request_of_line(line)
     given_request(document, folder=Path())
     return document

@@ -82,15 +82,13 @@ class PlanCommand:
 def run_plan(command: PlanCommand, settings: Settings) -> int:
     """Plan a request, print the plan, keep it; exit code 1 when the answer is no."""
     request = request_of(command, settings)
-    if command.frontier is not None:
-        request = replace(request, search=replace(request.search, frontier=command.frontier))
     _check_name(request, command.explain)
     check_pictures(request, command.pictures)
     is_json = command.output is Output.JSON
     check_one_stdout(taken=is_json, outputs=[None if is_json else command.file, *command.pictures.values()])
     key = keyed_request(request)
     store = None if command.store is Store.NONE else open_store(settings)
-    text, stored = _answer(key, store, command)
+    text, stored = answer(key, store, command)
     document = json.loads(text)
     if command.file is not None and not (is_json and is_stdout(command.file)):
         # With --json stdout has the document already, once.
@@ -103,15 +101,15 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
         print_json(document | _explanation_field(explained))
     else:
         to = sys.stderr if any(map(is_stdout, [command.file, *command.pictures.values()])) else sys.stdout
-        next_step = _next_step(plan, request, command, is_stored=stored)
-        _print_page(plan, request, next_step, explained, full=command.output is Output.FULL, to=to)
+        ending = next_step(plan, request, command, is_stored=stored)
+        _print_page(plan, request, ending, explained, full=command.output is Output.FULL, to=to)
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
 def plan_of(request: PlanRequest, command: PlanCommand, settings: Settings) -> Plan:
     """The plan of a command's request, from the store or made now and kept."""
     store = None if command.store is Store.NONE else open_store(settings)
-    text, _ = _answer(keyed_request(request), store, command)
+    text, _ = answer(keyed_request(request), store, command)
     return read_plan(json.loads(text))
 
 
@@ -149,12 +147,17 @@ def request_of(command: PlanCommand, settings: Settings) -> PlanRequest:
     registry: Registry
     registry = NO_REGISTRY if command.store is Store.NONE or command.runs is RunsUse.IGNORE else RunsOf(settings, say)
     if isinstance(command.request, str):
-        return read_request(command.request, stored=stored, calibrations=command.calibrations, registry=registry)
-    return given_request(command.request, folder=Path(), stored=stored, calibrations=command.calibrations, registry=registry)
+        request = read_request(command.request, stored=stored, calibrations=command.calibrations, registry=registry)
+    else:
+        given, calibrations = command.request, command.calibrations
+        request = given_request(given, folder=Path(), stored=stored, calibrations=calibrations, registry=registry)
+    if command.frontier is None:
+        return request
+    return replace(request, search=replace(request.search, frontier=command.frontier))
 
 
-def _answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
-    """Text of the plan document, and whether it is in the store."""
+def answer(key: KeyedRequest, store: PlanStore | None, command: PlanCommand) -> tuple[str, bool]:
+    """Return the text of the plan document, and whether it is in the store."""
     if store is not None and command.store is Store.USE:
         found = store.find(key.digest)
         if found is not None and is_readable(found):
@@ -241,7 +244,8 @@ def _at_asked(plan: Plan, request: PlanRequest) -> Predicted | None:
     return told.predicted if told.feasible else None
 
 
-def _next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:
+def next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:
+    """Return where the plan of a command is, and the command that goes on from it."""
     where = []
     if is_stored:
         where.append(f"stored as {plan.digest}")

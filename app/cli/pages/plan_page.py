@@ -97,16 +97,18 @@ def print_plan(
 
     ``at_asked`` are its figures at the rate that was asked, where its own are at the highest.
     """
-    console.print(plain(_question(plan, request), style="bold"))
+    groups = " + ".join(f"{group.nodes} x {group.node.name}" for group in request.cluster.groups)
+    asked = question(plan, request, on=f"{groups} ({counted(request.cluster.n_devices, 'device')})")
+    console.print(plain(asked, style="bold"))
     parts = _feasible(plan, request, full=full, at_asked=at_asked) if plan.feasible else _infeasible(plan, request)
     rest = [] if full or not plan.feasible else [left_out(plan)]
-    for part in (*parts, *(_notes(plan) if full or not plan.feasible else []), *rest, _ending(next_step)):
+    for part in (*parts, *(_notes(plan) if full or not plan.feasible else []), *rest, ending(next_step)):
         console.print()
         console.print(part)
 
 
-def _question(plan: Plan, request: PlanRequest) -> str:
-    groups = " + ".join(f"{group.nodes} x {group.node.name}" for group in request.cluster.groups)
+def question(plan: Plan, request: PlanRequest, *, on: str) -> str:
+    """Return the model, the devices that it is planned on and the work, as the first line of a page says them."""
     work = request.workload
     if isinstance(work, TrainingWorkload):
         asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
@@ -119,7 +121,7 @@ def _question(plan: Plan, request: PlanRequest) -> str:
     else:
         asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}{_IN_TURN if work.is_dealt_in_turn else ''}"
     model = f"{plan.model or request.model.name} ({parameters_in_words(request.model)})"
-    return f"{model} on {groups} ({counted(request.cluster.n_devices, 'device')}): {asked}"
+    return f"{model} on {on}: {asked}"
 
 
 def _formats(work: ServingWorkload) -> str:
@@ -320,13 +322,18 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     name = reason.constraint if "." in reason.constraint else reason.constraint.replace("_", " ")
     lines: list[RenderableType] = [
         plain("Infeasible: ", style="bold red") + plain(f"{name} is the tightest constraint{where}", style="bold"),
-        plain(f"  need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"),
+        plain(f"  {need_and_have(reason)}"),
     ]
     if reason.have > 0:
         share = reason.need / reason.have
         lines.append(plain("  ") + bar(share) + plain(f" {percent(share)} of what there is"))
     lines.append(plain(certificate_in_words(plan, request)))
     return [Group(*lines), plain(reason.message), *_remedies(reason)]
+
+
+def need_and_have(reason: Reason) -> str:
+    """Return what the tightest constraint needs and what there is, in its unit."""
+    return f"need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"
 
 
 def _remedies(reason: Reason) -> list[RenderableType]:
@@ -340,7 +347,8 @@ def _notes(plan: Plan) -> list[RenderableType]:
     return [Group(*(plain(f"Note: {note}", style="dim") for note in plan.notes))] if plan.notes else []
 
 
-def _ending(next_step: NextStep) -> Group:
+def ending(next_step: NextStep) -> Group:
+    """Return the last lines of a page."""
     lines = [plain(next_step.place, style="dim")]
     if next_step.command is not None:
         lines.append(plain("Next: ", style="bold") + plain(next_step.command, style="bold cyan"))

@@ -1,0 +1,213 @@
+"""The page of one question asked of several clusters: a row for each, the best first, and why others have no plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+
+from meshwright.app.base.console import indented, plain
+from meshwright.app.base.errors import DocumentError
+from meshwright.app.base.figures import counted, percent, seconds, significant
+from meshwright.app.base.plan_words import mean_output
+from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, ending, need_and_have, question
+from meshwright.app.requests.plan_documents import plan_document
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import ServingRequest, TrainingRequest
+from meshwright.solver.problem.serving_load import ClosedArrivals
+
+CLUSTERS_SCHEMA = "meshwright.clusters/1"
+"""The document of a question asked of several clusters."""
+
+_OF_A_PLAN = ("digest", "feasible", "devices", "predicted", "certificate", "reason")
+"""Fields of a plan document that a row of this one has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRow:
+    """The words of a cluster, and the answer there; or why the request can't be asked of it."""
+
+    words: str
+    answer: AnsweredRequest | InvalidInputError
+
+    @property
+    def rank(self) -> tuple[bool, float, str]:
+        """The place of the row: the best objective first, ties by name, clusters without a plan last."""
+        match self.answer:
+            case AnsweredRequest(plan) if plan.feasible:
+                assert plan.certificate.objective is not None, "a feasible plan has an objective"
+                return (False, plan.certificate.objective, self.words)
+            case _:
+                return (True, 0.0, self.words)
+
+    @property
+    def has_plan(self) -> bool:
+        """True if the cluster has a plan that meets the request."""
+        return isinstance(self.answer, AnsweredRequest) and self.answer.plan.feasible
+
+    @property
+    def may_have_a_plan_with_more(self) -> bool:
+        """True if the request was asked of the cluster, and this one has no plan."""
+        return isinstance(self.answer, AnsweredRequest) and not self.answer.plan.feasible
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The price of the devices that the plan uses; None without a plan, or where a device has no price."""
+        return None if not isinstance(self.answer, AnsweredRequest) else _usd_per_hour(self.answer)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The row as JSON; figures that are not known are null."""
+        if isinstance(self.answer, InvalidInputError):
+            said: dict[str, Any] = dict.fromkeys(_OF_A_PLAN) | {"feasible": False}
+            return {"cluster": self.words, **said, "launcher": None, "usd_per_hour": None, "refused": str(self.answer)}
+        plan, request = self.answer.plan, self.answer.request
+        document = plan_document(plan)
+        said = {name: document.get(name) for name in _OF_A_PLAN}
+        launcher = default_launcher(request)
+        return {"cluster": self.words, **said, "launcher": launcher, "usd_per_hour": self.usd_per_hour, "refused": None}
+
+
+def clusters_document(rows: Sequence[ClusterRow], not_tried: Sequence[str]) -> dict[str, Any]:
+    """Return the rows, the best first, and the words of clusters for which no time was left, as one document."""
+    return {"schema": CLUSTERS_SCHEMA, "clusters": [row.document for row in rows], "not_tried": list(not_tried)}
+
+
+def print_clusters(console: Console, rows: Sequence[ClusterRow], not_tried: Sequence[str], next_step: NextStep) -> None:
+    """Print the table of rows that are in order, why some have no plan, what was not tried, and what to do next."""
+    first = next(row.answer for row in rows if isinstance(row.answer, AnsweredRequest))
+    request = first.request
+    launcher = default_launcher(request)
+    with_it = "" if launcher is None else f", with {launcher}"
+    on = counted(len(rows), "cluster")
+    console.print(plain(f"{question(first.plan, request, on=on)}{with_it}; by {_OBJECTIVE[request.objective]}", style="bold"))
+    console.print()
+    console.print(_table(rows, first))
+    console.print(plain(_key(first), style="dim"))
+    without = [row for row in rows if not row.has_plan]
+    if without:
+        lines = [indented(plain(f"{row.words}: {_why_not(row)}"), 2) for row in without]
+        console.print(Group(plain("No plan", style="bold"), *lines))
+    if not_tried:
+        untried = f"Not tried, for want of time: {counted(len(not_tried), 'cluster')} ({', '.join(not_tried)})"
+        console.print(plain(untried, style="yellow"))
+    console.print()
+    console.print(ending(next_step))
+
+
+_OBJECTIVE = {
+    Objective.THROUGHPUT: "throughput",
+    Objective.STEP_TIME: "step time",
+    Objective.DEVICES: "devices",
+    Objective.COST: "cost",
+    Objective.ENERGY: "energy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A figure of a plan, its title, and its words; a column that no row has a figure for is left out."""
+
+    title: str
+    value: Callable[[AnsweredRequest], float | None]
+    text: Callable[[float], str]
+
+
+def _of_predicted(name: str) -> Callable[[AnsweredRequest], float | None]:
+    return lambda answer: None if answer.plan.predicted is None else getattr(answer.plan.predicted, name)
+
+
+def _trained_tokens_per_s(answer: AnsweredRequest) -> float | None:
+    predicted = answer.plan.predicted
+    return None if predicted is None or isinstance(answer.request, ServingRequest) else predicted.tokens_per_s
+
+
+def _requests_per_s(answer: AnsweredRequest) -> float | None:
+    if answer.plan.predicted is None or not isinstance(answer.request, ServingRequest):
+        return None
+    return answer.plan.predicted.tokens_per_s / mean_output(answer.request.workload)
+
+
+def _usd_per_hour(answer: AnsweredRequest) -> float | None:
+    predicted = answer.plan.predicted
+    if predicted is None or predicted.cost_per_million_tokens is None:
+        return None
+    return predicted.cost_per_million_tokens * predicted.tokens_per_s * 3600.0 / 1e6
+
+
+def _joules(answer: AnsweredRequest) -> float | None:
+    return answer.plan.certificate.objective if answer.request.objective is Objective.ENERGY else None
+
+
+_COLUMNS = (
+    _Column("devices", lambda answer: answer.plan.devices, lambda devices: f"{devices:,.0f}"),
+    _Column("tokens/s", _trained_tokens_per_s, significant),
+    _Column("req/s", _requests_per_s, significant),
+    _Column("step", _of_predicted("step_time_s"), seconds),
+    _Column("TTFT", _of_predicted("ttft_p95_s"), seconds),
+    _Column("TPOT", _of_predicted("tpot_p95_s"), seconds),
+    _Column("OOM", _of_predicted("chance_out_of_memory"), percent),
+    _Column("J", _joules, significant),
+    _Column("USD/h", _usd_per_hour, significant),
+    _Column("USD/M tok", _of_predicted("cost_per_million_tokens"), significant),
+    _Column("gap", lambda answer: answer.plan.certificate.gap, percent),
+)
+
+
+_LONGEST_WORDS = 16
+"""Columns that words of a cluster have in any case; the figures beside them leave as many of the 80."""
+
+
+def _table(rows: Sequence[ClusterRow], first: AnsweredRequest) -> Table:
+    planned = [row.answer for row in rows if isinstance(row.answer, AnsweredRequest) and row.has_plan]
+    columns = [each for each in _COLUMNS if any(each.value(answer) is not None for answer in planned)]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    longest = max(len(row.words) for row in rows)
+    table.add_column("cluster", overflow="fold", min_width=min(longest, _LONGEST_WORDS))
+    for column in columns:
+        table.add_column(column.title, justify="right")
+    if not columns:
+        table.add_column("")
+    for row in rows:
+        if isinstance(row.answer, AnsweredRequest) and row.has_plan:
+            table.add_row(plain(row.words), *(_cell(column, row.answer) for column in columns))
+        else:
+            table.add_row(plain(row.words), "no plan")
+    return table
+
+
+def _cell(column: _Column, answer: AnsweredRequest) -> str:
+    value = column.value(answer)
+    return "-" if value is None else column.text(value)
+
+
+def _why_not(row: ClusterRow) -> str:
+    """Return the tightest constraint of a cluster without a plan, in few words."""
+    if isinstance(row.answer, DocumentError):
+        return row.answer.fields[0].problem
+    if isinstance(row.answer, InvalidInputError):
+        return row.answer.problem
+    plan = row.answer.plan
+    assert plan.reason is not None, "an answer without a plan has a reason"
+    if not plan.is_decided:
+        return "undecided, the search was stopped"
+    return f"{plan.reason.constraint.replace('_', ' ')}, {need_and_have(plan.reason)}"
+
+
+def _key(answer: AnsweredRequest) -> str:
+    """Return what the columns are."""
+    request = answer.request
+    energy = f"J: {answer.plan.certificate.unit}. " if request.objective is Objective.ENERGY else ""
+    money = f"{energy}USD/h: list price of the devices used. gap: how far from optimal at most."
+    if isinstance(request, TrainingRequest):
+        return f"OOM: chance to run out of memory. {money}"
+    figures = "TTFT and TPOT: 95th percentiles"
+    if request.objective is Objective.THROUGHPUT and not isinstance(request.workload.arrivals, ClosedArrivals):
+        figures += ", at the highest rate at which the cluster keeps the targets, or keeps up"
+    return f"{figures}. {money}"

@@ -1,0 +1,71 @@
+"""Several clusters of one question: those that words name, parted by commas, or the usual nodes of the catalogue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from meshwright.app.requests.cluster_words import cluster_of_words
+from meshwright.app.requests.hardware_words import LONGEST_NAME, usual_node
+from meshwright.costmodels.calibration.kernel_file import borrowed_source
+from meshwright.costmodels.cluster.cluster import NodeType
+from meshwright.costmodels.errors import ClusterError, InvalidInputError
+from meshwright.costmodels.hardware import devices
+
+NODES = (1, 2, 4, 8)
+"""Numbers of nodes of a node type that are asked one after another: each doubles what the last one had."""
+
+_THOUSANDS = r"(?<![A-Za-z0-9-])([0-9]{1,3}(?:,[0-9]{3})+)(?![0-9])"
+
+
+def clusters_in(text: str, own: Mapping[str, NodeType] = MappingProxyType({})) -> tuple[str, ...]:
+    """Return the words of each cluster of a list with commas, once each and in its order; words of one cluster are alone.
+
+    A comma parts clusters only where each part is a cluster by itself: "2 nodes, 8x A100 40GB each" is one, and so is what "+"
+    joins. ``own`` are a user's node types under their names and their devices'.
+
+    Raises ClusterError for words with a comma that are neither clusters nor one cluster.
+    """
+    whole = re.sub(_THOUSANDS, lambda number: number[1].replace(",", ""), text)
+    said = [part.strip() for part in whole.split(",") if part.strip()]
+    if len(said) < 2:
+        return (text,)
+    parts = tuple(dict.fromkeys(said))
+    strange = [part for part in parts if not _is_cluster(part, own)]
+    if not strange:
+        return parts
+    if len(strange) < len(parts):
+        try:
+            cluster_of_words(text, own)
+        except InvalidInputError as error:
+            raise ClusterError(
+                error.problem,
+                given=error.given,
+                allowed=error.allowed,
+                remedy=f"{error.remedy or 'say another cluster'}. Commas part clusters where each part is one by itself, and "
+                f"{strange[0][:LONGEST_NAME]!r} is none",
+            ) from None
+    return (text,)
+
+
+def _is_cluster(words: str, own: Mapping[str, NodeType]) -> bool:
+    try:
+        cluster_of_words(words, own)
+    except InvalidInputError:
+        return False
+    return True
+
+
+def usual_nodes() -> tuple[NodeType, ...]:
+    """Return the usual node of each device that has a price or a calibration measured on it, the cheapest by the hour first.
+
+    Those without a price come last, by name.
+    """
+    nodes = [usual_node(each) for each in devices() if each.price_per_hour or borrowed_source(each.calibration) is None]
+    return tuple(sorted((node for node in nodes if node is not None), key=_by_price))
+
+
+def _by_price(node: NodeType) -> tuple[bool, float, str]:
+    per_hour = node.devices_per_node * (node.device.price_per_hour or 0.0)
+    return (not per_hour, per_hour, node.name)
