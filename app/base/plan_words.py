@@ -113,21 +113,37 @@ def run_in_words(plan: Plan, request: PlanRequest) -> str | None:
         return None
     tokens, predicted = request.workload.run_tokens, plan.predicted
     around = predicted.bands.get("tokens_per_s")
-    spread = "" if around is None else f" ({_days(tokens / around.high)} to {_days(tokens / around.low)})"
+    spread = "" if around is None else f" ({days(tokens / around.high)} to {days(tokens / around.low)})"
     size, unit = next((size, unit) for size, unit in _MANY if tokens >= size)
-    words = f"A run of {significant(tokens / size)}{unit} tokens takes {_days(tokens / predicted.tokens_per_s)}{spread}"
-    if predicted.cost_per_million_tokens is None:
+    words = f"A run of {significant(tokens / size)}{unit} tokens takes {days(tokens / predicted.tokens_per_s)}{spread}"
+    costs = run_usd(plan, request)
+    if costs is None:
         return f"{words}; its cost is unknown: not all devices have a price_per_hour."
-    return f"{words} and costs {significant(predicted.cost_per_million_tokens * tokens / 1e6)} USD."
+    return f"{words} and costs {significant(costs)} USD."
+
+
+def run_s(plan: Plan, request: PlanRequest) -> float | None:
+    """Seconds of the whole training run; None where its tokens are not said, or there is no plan."""
+    if not isinstance(request, TrainingRequest) or request.workload.run_tokens is None or plan.predicted is None:
+        return None
+    return request.workload.run_tokens / plan.predicted.tokens_per_s
+
+
+def run_usd(plan: Plan, request: PlanRequest) -> float | None:
+    """USD of the whole training run; None where its tokens or the price of a device are not known."""
+    if (time_s := run_s(plan, request)) is None or plan.predicted is None or plan.predicted.cost_per_million_tokens is None:
+        return None
+    return plan.predicted.cost_per_million_tokens * plan.predicted.tokens_per_s * time_s / 1e6
 
 
 _DAY_S = 86_400
 _MANY = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"), (1, ""))
 
 
-def _days(seconds: float) -> str:
-    days = seconds / _DAY_S
-    return f"{significant(days)} days" if days >= 1 else f"{significant(24 * days)} hours"
+def days(seconds: float) -> str:
+    """Return a long time in words, from seconds."""
+    whole = seconds / _DAY_S
+    return f"{significant(whole)} days" if whole >= 1 else f"{significant(24 * whole)} hours"
 
 
 def mean_output(work: ServingWorkload) -> float:

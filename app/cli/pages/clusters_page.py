@@ -13,7 +13,7 @@ from rich.table import Table
 from meshwright.app.base.console import indented, plain
 from meshwright.app.base.errors import DocumentError
 from meshwright.app.base.figures import counted, percent, seconds, significant
-from meshwright.app.base.plan_words import mean_output
+from meshwright.app.base.plan_words import days, mean_output, run_s, run_usd
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, ending, need_and_have, question
 from meshwright.app.requests.plan_documents import plan_document
 from meshwright.costmodels.errors import InvalidInputError
@@ -141,6 +141,14 @@ def _usd_per_hour(answer: AnsweredRequest) -> float | None:
     return predicted.cost_per_million_tokens * predicted.tokens_per_s * 3600.0 / 1e6
 
 
+def _cost_per_million_tokens(answer: AnsweredRequest) -> float | None:
+    """USD, but of a whole run, which has a column of its own."""
+    predicted = answer.plan.predicted
+    if predicted is None or run_s(answer.plan, answer.request) is not None:
+        return None
+    return predicted.cost_per_million_tokens
+
+
 def _joules(answer: AnsweredRequest) -> float | None:
     return answer.plan.certificate.objective if answer.request.objective is Objective.ENERGY else None
 
@@ -155,7 +163,9 @@ _COLUMNS = (
     _Column("OOM", _of_predicted("chance_out_of_memory"), percent),
     _Column("J", _joules, significant),
     _Column("USD/h", _usd_per_hour, significant),
-    _Column("USD/M tok", _of_predicted("cost_per_million_tokens"), significant),
+    _Column("USD/M tok", _cost_per_million_tokens, significant),
+    _Column("run", lambda answer: run_s(answer.plan, answer.request), days),
+    _Column("USD", lambda answer: run_usd(answer.plan, answer.request), significant),
     _Column("gap", lambda answer: answer.plan.certificate.gap, percent),
 )
 
@@ -206,7 +216,8 @@ def _key(answer: AnsweredRequest) -> str:
     energy = f"J: {answer.plan.certificate.unit}. " if request.objective is Objective.ENERGY else ""
     money = f"{energy}USD/h: list price of the devices used. gap: how far from optimal at most."
     if isinstance(request, TrainingRequest):
-        return f"OOM: chance to run out of memory. {money}"
+        run = "" if request.workload.run_tokens is None else f"run, USD: of {request.workload.run_tokens:,} tokens. "
+        return f"OOM: chance to run out of memory. {run}{money}"
     figures = "TTFT and TPOT: 95th percentiles"
     if request.objective is Objective.THROUGHPUT and not isinstance(request.workload.arrivals, ClosedArrivals):
         figures += ", at the highest rate at which the cluster keeps the targets, or keeps up"

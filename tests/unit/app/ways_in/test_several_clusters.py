@@ -119,6 +119,14 @@ def test_price_of_an_hour_is_that_of_the_devices_used(cli: Cli) -> None:
     assert by_cluster["8xA800"]["usd_per_hour"] is None
 
 
+def test_a_run_has_its_days_and_price_in_place_of_those_of_tokens(cli: Cli) -> None:
+    assert cli("plan", *TRAINED, "--gpus", "8xH100,8xA800", "--tokens", "1B", "--no-store") == 0, cli.err
+    (head,) = [line for line in cli.out.splitlines() if line.strip().startswith("cluster ")]
+    assert head.split() == ["cluster", "devices", "tokens/s", "step", "OOM", "USD/h", "run", "USD", "gap"]
+    assert cli("plan", *TRAINED, "--gpus", "8xH100", "--tokens", "1B", "--no-store") == 0
+    assert "A run of 1.00 billion tokens takes" in " ".join(cli.out.split())
+
+
 def test_a_serving_table_has_percentiles_and_fits_eighty_columns(cli: Cli) -> None:
     Path("config.json").write_text(json.dumps(CONFIG))
     served = ("config.json", "--serve", "--isl", "100", "--osl", "10", "--rate", "4")
