@@ -5,7 +5,7 @@ Every plan is checked by the independent checker before it is returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +28,7 @@ from meshwright.solver.serving.changes import (
     surer_targets,
 )
 from meshwright.solver.serving.explain import LayoutExplanation, explain_layouts
+from meshwright.solver.serving.nearest import among_nearest
 from meshwright.solver.serving.planning import infeasible_serving
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial, candidate_of, ordered_trials, serving_candidates
 from meshwright.solver.serving.workers.given import CacheRoom
@@ -37,6 +38,8 @@ from meshwright.solver.suggestions import (
     SERVING_WORK,
     TRAINING_WORK,
     BoundedAsking,
+    RequestChange,
+    said_of_none,
     solved_suggestions,
     surer_suggestions,
 )
@@ -70,10 +73,12 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     plan = _solved(request, stop=stop, progress=progress)
     if not plan.is_decided or (plan.feasible and request.search.improvements is Improvements.UNASKED):
         return plan
-    own = plan if plan.feasible else None
+    changes: Iterable[Iterable[RequestChange]]
+    own, tried = plan if plan.feasible else None, list[Plan]()
 
     def changed(other: PlanRequest, counted: Stop) -> Plan:
-        return _solved(other, stop=counted, progress=ignore_progress)
+        tried.append(_solved(other, stop=counted, progress=ignore_progress))
+        return tried[-1]
 
     if isinstance(request, TrainingRequest):
         reached, work, tight = reached_by, TRAINING_WORK, tight_training(plan)
@@ -83,14 +88,18 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
         work = SERVING_WORK if plan.reason is None else RESCUE_WORK
         reached, tight = reached_by_serving, tight_serving(plan)
         bounded = partial(changed, counted=BoundedAsking(stop, work.change))
-        changes = serving_improvements(request) if plan.reason is None else serving_changes(request, plan.reason, bounded)
+        if plan.reason is None:
+            changes = serving_improvements(request)
+        else:
+            changes = among_nearest(serving_changes(request, plan.reason, bounded))
         surer, others = surer_targets(request), surer_beside
     found = solved_suggestions(changes, changed, reached, work=work, stop=stop, better_than=own)
     if plan.reason is None:
         if tight and surer:
             found = (*found, *surer_suggestions(plan, surer, others, changed, reached, work=work, stop=stop))
         return replace(plan, suggestions=found)
-    reason = replace(plan.reason, remedies=tuple(f"{each.change}: {each.reaches}" for each in found))
+    remedies = tuple(f"{each.change}: {each.reaches}" for each in found) or (said_of_none(tried, is_stopped=stop()),)
+    reason = replace(plan.reason, remedies=remedies)
     return replace(plan, suggestions=found, reason=reason)
 
 

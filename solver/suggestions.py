@@ -8,14 +8,16 @@ same suggestions on any machine.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.hardware import node_types_by_name
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Suggestion
 from meshwright.solver.control import Stop
@@ -43,11 +45,17 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
-    """A request with something changed: in words, and by fields of its document as JSON."""
+    """A request with something changed: in words, and by fields of its document as JSON.
+
+    ``part`` is the same request with a part of its space, which is searched before the whole is: its plan is one of the whole.
+    ``is_met``: the search for a plan of the request has met one of the change.
+    """
 
     words: str
     set: Mapping[str, str]
     request: PlanRequest
+    part: PlanRequest | None = None
+    is_met: bool = False
 
 
 def beside(first: RequestChange, second: RequestChange) -> RequestChange:
@@ -73,20 +81,66 @@ def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence
     return found[:MOST_LIFTED]
 
 
-def more_nodes(request: Asked, sizes: Iterable[int] = (), *, at_least: float = 0.0) -> tuple[RequestChange, ...]:
-    """Return the ladder of the request on more nodes of its first group, the fewest first: of these sizes if some are given,
-    and of at least so many times what it has."""
+def more_devices(request: Asked, sizes: Iterable[int] = (), *, at_least: float = 0.0) -> tuple[RequestChange, ...]:
+    """Return the ladder of the request on more devices of its first group, the fewest first: of these numbers if some are
+    given, and of at least so many times what it has. Nodes are filled before others are opened."""
     cluster: Cluster = request.cluster
     first: NodeGroup = cluster.groups[0]
-    changes = list[RequestChange]()
-    tried = set(sizes) or {*(first.nodes + n for n in FEW), *(math.ceil(factor * first.nodes) for factor in MORE_NODES)}
-    least = max(at_least * first.nodes, first.nodes + 1)
-    most = max(MORE_NODES[-1] * first.nodes, MOST_DEVICES / first.node.devices_per_node)
-    for nodes in sorted(size for size in tried if least <= size <= most):
-        larger = replace(cluster, groups=(replace(first, nodes=nodes), *cluster.groups[1:]))
-        words = f"{nodes} nodes of {first.node.name} instead of {first.nodes}"
-        changes.append(RequestChange(words, {"cluster.groups.0.nodes": json.dumps(nodes)}, replace(request, cluster=larger)))
-    return tuple(changes)
+    whole: NodeType = whole_node(first.node)
+    held: int = first.n_devices
+    nodes: set[int] = {*(first.nodes + n for n in FEW), *(math.ceil(factor * first.nodes) for factor in MORE_NODES)}
+    if whole is first.node:
+        tried = set(sizes) or {n * whole.devices_per_node for n in nodes}
+    else:
+        tried = set(sizes) or {*(n * first.nodes for n in _filled(first)), *(n * whole.devices_per_node for n in nodes)}
+    most = max(MORE_NODES[-1] * first.nodes * whole.devices_per_node, MOST_DEVICES)
+    found = dict[int, RequestChange]()
+    for devices in sorted(size for size in tried if max(at_least * held, held + 1) <= size <= most):
+        per_node = next((n for n in _filled(first) if n * first.nodes >= devices), whole.devices_per_node)
+        group = replace(first, node=part_of_node(whole, per_node), nodes=max(first.nodes, math.ceil(devices / per_node)))
+        if group.n_devices <= most:
+            found[group.n_devices] = _on_group(request, group)
+    return tuple(found.values())
+
+
+def node_filled(request: Asked) -> tuple[RequestChange, ...]:
+    """Return the ladder of the request on more devices of the nodes that its first group has."""
+    first: NodeGroup = request.cluster.groups[0]
+    return tuple(
+        _on_group(request, replace(first, node=part_of_node(whole_node(first.node), devices))) for devices in _filled(first)
+    )
+
+
+def whole_node(node: NodeType) -> NodeType:
+    """Return the catalogue's node that this one is a part of; the node itself where it is none."""
+    whole = node_types_by_name().get(node.name)
+    if whole is None or whole.device.name != node.device.name or whole.devices_per_node <= node.devices_per_node:
+        return node
+    scale = whole.devices_per_node / node.devices_per_node
+    inter = replace(node.inter, bytes_per_s=node.inter.bytes_per_s * scale)
+    return replace(node, devices_per_node=whole.devices_per_node, inter=inter, devices_per_host=whole.devices_per_host)
+
+
+def _filled(group: NodeGroup) -> list[int]:
+    """Devices that each node of a group may have instead: eighths of a whole node."""
+    whole = whole_node(group.node).devices_per_node
+    return sorted({size for part in range(1, 9) if (size := math.ceil(whole * part / 8)) > group.node.devices_per_node})
+
+
+def _on_group(request: Asked, group: NodeGroup) -> RequestChange:
+    """The request with another first group, whose nodes have as many devices or more."""
+    first: NodeGroup = request.cluster.groups[0]
+    larger = replace(request, cluster=replace(request.cluster, groups=(group, *request.cluster.groups[1:])))
+    name, per_node, before = group.node.name, group.node.devices_per_node, first.node.devices_per_node
+    values = {"cluster.groups.0.nodes": json.dumps(group.nodes)} if group.nodes != first.nodes else {}
+    if per_node == before:
+        return RequestChange(f"{group.nodes} nodes of {name} instead of {first.nodes}", values, larger)
+    values["cluster.groups.0.node.devices_per_node"] = json.dumps(per_node)
+    values["cluster.groups.0.node.inter.bytes_per_s"] = json.dumps(group.node.inter.bytes_per_s)
+    if group.node.devices_per_host != first.node.devices_per_host:
+        values["cluster.groups.0.node.devices_per_host"] = json.dumps(group.node.devices_per_host)
+    where = "one node" if group.nodes == 1 else f"{group.nodes} nodes"
+    return RequestChange(f"{group.n_devices} devices of {where} of {name} instead of {first.n_devices}", values, larger)
 
 
 def with_targets(request: Asked, targets: Mapping[str, float]) -> RequestChange:
@@ -121,6 +175,10 @@ TRAINING_WORK = AskBudget(change=16_000, ladder=28_000, all=48_000)
 """Once for each node of a search and part of one. Llama-3.1-70B takes 11,600 on three nodes of eight H100, and 13,800 on one of
 eight A100 with the optimizer on the host."""
 
+PART_WORK = 2_000
+"""The same of a part of a training request's space, which is searched before the whole: Llama-3.1-405B with recomputed layers
+takes 388 on twelve nodes of eight H100, 474 on sixteen."""
+
 SERVING_WORK = AskBudget(change=60, ladder=90, all=300)
 """Once for each simulation, of ten thousand requests where it is not screened out."""
 
@@ -141,7 +199,7 @@ class BoundedAsking:
 
 
 def solved_suggestions(
-    ladders: Iterable[Sequence[RequestChange]],
+    ladders: Iterable[Iterable[RequestChange]],
     solve: Callable[[PlanRequest, Stop], Plan],
     reached: Callable[[Plan], str],
     *,
@@ -197,7 +255,7 @@ def _suggestion(change: RequestChange, plan: Plan, words: str) -> Suggestion:
 
 
 def _first_of_each(
-    ladders: Iterable[Sequence[RequestChange]],
+    ladders: Iterable[Iterable[RequestChange]],
     solve: Callable[[PlanRequest, Stop], Plan],
     is_good: Callable[[Plan], bool],
     *,
@@ -208,7 +266,8 @@ def _first_of_each(
     left = work.all
     for ladder in ladders:
         of_ladder = min(work.ladder, left)
-        for change in ladder:
+        changes, known = _first_of_parts(ladder, solve, is_good, stop)
+        for change in changes:
             if of_ladder <= 0 or stop():
                 break
             counted = BoundedAsking(stop, min(work.change, of_ladder))
@@ -221,8 +280,41 @@ def _first_of_each(
                 taken = before - max(0, counted.left) + 1
                 of_ladder, left = of_ladder - taken, left - taken
             if is_good(plan):
-                yield change, plan
+                known = (change, plan)
                 break
+        if known is not None:
+            yield known
+
+
+def _first_of_parts(
+    ladder: Iterable[RequestChange], solve: Callable[[PlanRequest, Stop], Plan], is_good: Callable[[Plan], bool], stop: Stop
+) -> tuple[Iterable[RequestChange], tuple[RequestChange, Plan] | None]:
+    """Return the changes whose whole space is worth a search, and the last of them with a plan of its part if there is one."""
+    changes, left = list[RequestChange](), iter(ladder)
+    for change in left:
+        changes.append(change)
+        if change.part is None:
+            break
+        try:
+            plan = solve(change.part, BoundedAsking(stop, PART_WORK))
+        except InvalidInputError:
+            continue
+        if is_good(plan):
+            return changes, (change, plan)
+    return itertools.chain(changes, left), None
+
+
+def said_of_none(tried: Sequence[Plan], *, is_stopped: bool) -> str:
+    """Return why no change is suggested, and what it would take; ``tried`` are the answers of those that were solved."""
+    open_ones = sum(not plan.is_decided for plan in tried)
+    if is_stopped:
+        return f"a limit of the search ended it after {len(tried)} changes were tried: raise search.time_limit_s for advice"
+    if open_ones:
+        return (
+            f"none of the {len(tried)} changes that were tried has a plan, {open_ones} of them undecided within the work that "
+            "advice may take: ask for the change that you prefer as a request, whose search has no such limit"
+        )
+    return f"no single change helps ({len(tried)} were tried): change the load, the targets or the devices together"
 
 
 def gain_over(own: Plan | None, other: Plan) -> float:

@@ -14,18 +14,24 @@ from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, ScheduleArrivals, TraceArrivals
+from meshwright.solver.serving.nearest import shares_taken
 from meshwright.solver.suggestions import (
     LEAST_SAID,
     RequestChange,
     beside,
-    more_nodes,
+    more_devices,
+    node_filled,
     restrictions_lifted,
     rounded,
     with_targets,
 )
 
-RELAXED = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
-"""Targets that are tried, over what the reason says is needed: that is of a request alone where none keeps it even so."""
+RELAXED = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+"""Targets that are tried for a better plan, over those of the request."""
+
+ABOVE_REACHED = (1.02, 1.1, 1.25, 1.5)
+"""Targets that are tried, over what the nearest layout takes at the load asked for: the promise is to be kept at loads a
+percent apart below it too, of which some take more."""
 
 LESS_CONFIDENCE = (0.75, 0.5)
 SURE = (0.97, 0.95)
@@ -35,8 +41,8 @@ often than with the first counts as tight."""
 LESS_LOAD = (0.9, 0.75, 0.5, 0.25, 0.1)
 """Loads that are tried, over the one asked for, after the one that the reason says all devices keep up with."""
 
-ABOUT = (0.85, 1.0, 1.25, 1.5, 2.0)
-"""Numbers of nodes that are tried, over those that would keep up with a load if each took an equal part of it."""
+ABOUT = (1.0, 1.1, 1.25, 1.5, 2.0)
+"""Numbers of devices that are tried, over those that would keep up with a load if each took an equal part of it."""
 
 ROOM_FOR_OTHERS = 2.0
 """What a target is moved to, over what a request alone takes: requests wait for one another."""
@@ -64,13 +70,14 @@ def serving_changes(request: ServingRequest, reason: Reason, solve: Solve) -> It
     yield from restrictions_lifted(request, SERVING)
     # A request that is late alone is late on more nodes and among fewer others, unless it may take longer.
     if reason.constraint in LATE_ALONE:
+        yield node_filled(request)
         yield from _moved_targets(request, reason, solve)
     else:
-        yield _enough_nodes(request, reason)
+        yield _enough_devices(request, reason)
         if reason.constraint in LOADS:
             yield tuple(_less_load(request, reason))
         if reason.constraint != MEMORY:
-            yield _relaxed(request, reason)
+            yield tuple(_reached_targets(request))
     if reason.constraint != MEMORY:
         yield tuple(_confident(request, confidence) for confidence in LESS_CONFIDENCE if confidence < request.slo.confidence)
     yield tuple(_narrower(request))
@@ -84,7 +91,7 @@ def serving_improvements(request: ServingRequest) -> Iterator[Sequence[RequestCh
     if targets:
         yield tuple(_confident(request, confidence) for confidence in LESS_CONFIDENCE if confidence < request.slo.confidence)
     for name, value in targets.items():
-        yield tuple(with_targets(request, {name: rounded(value * factor, up=True)}) for factor in RELAXED if factor > 1.0)
+        yield tuple(with_targets(request, {name: rounded(value * factor, up=True)}) for factor in RELAXED)
     yield tuple(_narrower(request))
 
 
@@ -123,24 +130,24 @@ def reached_by_serving(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _relaxed(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
-    """The target that is missed, or all where the load is too much, moved up in steps."""
-    own = {name: value for name in TARGETS if (value := getattr(request.slo, name)) is not None}
-    named = f"{reason.constraint}_ms"
-    needed = {named: max(reason.need, own[named])} if named in own else own
-    if not needed:
-        return ()
-    steps = [
-        {name: rounded(value * factor, up=True) for name, value in needed.items()}
-        for factor in RELAXED
-        if named in own or factor > 1.0
-    ]
-    return tuple(with_targets(request, step) for step in steps)
+def _reached_targets(request: ServingRequest) -> Iterator[RequestChange]:
+    """The targets moved to what the nearest layout takes at the load asked for; none where no layout keeps up with it."""
+    shares = shares_taken(request) or (0.0, 0.0)
+    for above in ABOVE_REACHED:
+        moved = {
+            name: rounded(getattr(request.slo, name) * share * above, up=True)
+            for name, share in zip(TARGETS, shares, strict=True)
+            if 1.0 < share * above < math.inf
+        }
+        if moved:
+            yield with_targets(request, moved)
 
 
 def _moved_targets(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[RequestChange]]:
-    """Targets that a request misses even alone, moved until it keeps them with room for others; then, if the load is still too
-    much, on as many more nodes as that says."""
+    """Targets that a request misses even alone, moved to what is reached at the load asked for, and moved until a request alone
+    keeps them with room for others; where the load is too much for that, beside more devices or a lower load."""
+    reached = tuple(_reached_targets(request))
+    yield reached
     moved, left, change = dict[str, float](), reason, with_targets(request, {})
     while left.constraint in LATE_ALONE and f"{left.constraint}_ms" not in moved:
         name, needed = f"{left.constraint}_ms", rounded(left.need * ROOM_FOR_OTHERS, up=True, digits=2)
@@ -148,20 +155,21 @@ def _moved_targets(request: ServingRequest, reason: Reason, solve: Solve) -> Ite
         change = with_targets(request, moved)
         plan = solve(change.request)
         if plan.reason is None:
-            yield _relaxed(request, reason) if len(moved) == 1 else (change,)
+            yield () if reached else (change,)
             return
         left = plan.reason
     if left.constraint in LOADS:
         assert isinstance(change.request, ServingRequest), "a change keeps the kind of its request"
-        yield tuple(beside(change, more) for more in _enough_nodes(change.request, left))
+        yield tuple(beside(change, more) for more in _enough_devices(change.request, left))
+        yield tuple(beside(change, less) for less in _less_load(change.request, left))
 
 
-def _enough_nodes(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
-    """More nodes; for a load so many times what all devices keep up with, about so many times the nodes."""
+def _enough_devices(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
+    """More devices; for a load so many times what all devices keep up with, about so many times as many."""
     if reason.constraint not in LOADS or reason.have <= 0.0:
-        return more_nodes(request)
-    about = request.cluster.groups[0].nodes * reason.need / reason.have
-    return more_nodes(request, sizes=[math.ceil(about * factor) for factor in ABOUT])
+        return more_devices(request)
+    about = request.cluster.groups[0].n_devices * reason.need / reason.have
+    return more_devices(request, sizes=[math.ceil(about * factor) for factor in ABOUT])
 
 
 def _confident(request: ServingRequest, confidence: float) -> RequestChange:
@@ -202,7 +210,12 @@ def _less_load(request: ServingRequest, reason: Reason) -> Iterator[RequestChang
         changed = replace(arrivals, **lower)
         words = f"{value:,g} {unit} instead of {asked:,g}"
         workload = replace(request.workload, arrivals=changed)
-        yield RequestChange(words, {f"workload.arrivals.{name}": json.dumps(value)}, replace(request, workload=workload))
+        yield RequestChange(
+            words,
+            {f"workload.arrivals.{name}": json.dumps(value)},
+            replace(request, workload=workload),
+            is_met=bool(kept) and load == loads[0],
+        )
 
 
 def _shorter(request: ServingRequest) -> Iterator[RequestChange]:

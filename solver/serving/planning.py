@@ -48,7 +48,7 @@ def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -
     """
     require_servable(request)
     require_prices(request)
-    asked = _asked(request, stop, progress)
+    asked = asked_of(request, stop, progress)
     if not asked.question.engines:
         return infeasible_serving(request, no_layout(request), _stats(asked, ()))
     searches = [search for form in FORMS if (search := form.search(asked)) is not None]
@@ -69,7 +69,8 @@ def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -
     return _infeasible(asked, searches, stats, notes)
 
 
-def _asked(request: ServingRequest, stop: Stop, progress: OnProgress) -> Asked:
+def asked_of(request: ServingRequest, stop: Stop, progress: OnProgress) -> Asked:
+    """Return what every form is asked about a request: its question, and how its engines are made."""
     evaluator = Evaluator(request.workload, promised_of(request), request.search.seed, stop)
     builder = EngineBuilder(request, sequence_tokens=evaluator.longest_request)
     question = Question(

@@ -14,12 +14,12 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choice import TRAINING
-from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.choices import Objective, Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.suggestions import (
     RequestChange,
     beside,
-    more_nodes,
+    more_devices,
     restrictions_lifted,
     rounded,
     searching,
@@ -65,7 +65,20 @@ def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Seque
     Left out are changes under which all devices together can't hold the state of training.
     """
     for ladder in _changes(request, reason):
-        yield tuple(each for each in ladder if isinstance(each.request, TrainingRequest) and _may_hold_state(each.request))
+        yield tuple(
+            replace(each, part=_of_least_memory(each.request))
+            for each in ladder
+            if isinstance(each.request, TrainingRequest) and _may_hold_state(each.request)
+        )
+
+
+def _of_least_memory(request: TrainingRequest) -> TrainingRequest | None:
+    """The part of the space whose activations take least: layers recomputed whole, sequences one by one; None where the request
+    names other values."""
+    search = request.search
+    least = replace(search, microbatch=(1,), recompute=(Recompute.FULL,), cp=search.cp or (1,))
+    is_part = 1 in (search.microbatch or (1,)) and Recompute.FULL in (search.recompute or (Recompute.FULL,))
+    return replace(request, search=least) if is_part and search.system is None else None
 
 
 def _may_hold_state(request: TrainingRequest) -> bool:
@@ -102,7 +115,7 @@ def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Requ
     yield from restrictions_lifted(request, TRAINING)
     if not is_target:
         yield _offloads(request)
-    yield more_nodes(request, at_least=0.0 if is_target else FEWEST_NODES * reason.need / max(reason.have, 1.0))
+    yield more_devices(request, at_least=0.0 if is_target else FEWEST_NODES * reason.need / max(reason.have, 1.0))
     if not is_target:
         yield from _less_memory(request)
         yield tuple(_shorter(request, by) for by in SHORTER if request.workload.seq_len % by == 0)
@@ -115,7 +128,7 @@ def training_improvements(request: TrainingRequest) -> Iterator[Sequence[Request
     yield from _less_memory(request, risks=LESS_SURE)
     yield _offloads(request)
     if request.objective in TAKING_ALL:
-        yield more_nodes(request)
+        yield more_devices(request)
     else:
         yield tuple(_looser_targets(request))
 

@@ -10,7 +10,7 @@ import pytest
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.answer.predicted import Reason
+from meshwright.solver.answer.predicted import Reason, unfinished_search
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Improvements
@@ -18,7 +18,9 @@ from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving.changes import is_tight, serving_changes
-from meshwright.solver.suggestions import LEAST_GAIN
+from meshwright.solver.serving.engines.layouts import layouts
+from meshwright.solver.serving.nearest import nearest_to
+from meshwright.solver.suggestions import LEAST_GAIN, said_of_none
 from tests.unit.solver.serving.requests import cluster, serving_request
 from tests.unit.solver.training.suggestions import changed
 
@@ -45,7 +47,7 @@ def run(request: object) -> Plan:
 
 EXPECTED = {
     "p95_tpot": {"slo.p95_tpot_ms"},
-    "requests_per_s": {"cluster.groups.0.nodes", "workload.arrivals.requests_per_s"},
+    "requests_per_s": {"cluster.groups.0.node.devices_per_node", "workload.arrivals.requests_per_s"},
     "memory": {"workload.precision"},
     "divisibility": {"search.tp"},
 }
@@ -74,8 +76,47 @@ def test_targets_missed_even_alone_are_moved_and_nodes_are_as_many_as_the_load_t
     request = as_written(serving_request(rate=40.0, ttft_ms=20.0, tpot_ms=2.0, search=NARROW, on=cluster(per_node=2)))
     plan = run(request)
     assert not plan.feasible
-    assert {"slo.p95_ttft_ms", "slo.p95_tpot_ms", "cluster.groups.0.nodes"} in [set(each.set) for each in plan.suggestions]
+    targets, fields = {"slo.p95_ttft_ms", "slo.p95_tpot_ms"}, [set(each.set) for each in plan.suggestions]
+    assert any(targets < each and "cluster.groups.0.node.devices_per_node" in each for each in fields)
+    assert targets | {"workload.arrivals.requests_per_s"} in fields
     require_reached(request, plan)
+
+
+def test_devices_of_a_node_are_advised_before_other_nodes_are_and_the_load_that_one_keeps() -> None:
+    request = as_written(serving_request(rate=60.0, search=Search(pp=(1,)), on=cluster(per_node=1), output=50))
+    plan = run(request)
+    more, less = plan.suggestions[:2]
+    devices = int(more.set["cluster.groups.0.node.devices_per_node"])
+    assert 1 < devices <= 8 and "cluster.groups.0.nodes" not in more.set
+    assert more.change == f"{devices} devices of one node of dgx-h100 instead of 1"
+    assert set(less.set) == {"workload.arrivals.requests_per_s"}
+    require_reached(request, plan)
+
+
+def test_a_target_too_tight_for_one_request_is_moved_to_what_is_reached_at_the_load() -> None:
+    request = as_written(serving_request(rate=4.0, ttft_ms=None, tpot_ms=2.0, on=cluster(per_node=4)))
+    plan = run(request)
+    assert plan.reason is not None and plan.reason.constraint == "p95_tpot"
+    moved = next(each for each in plan.suggestions if set(each.set) == {"slo.p95_tpot_ms"})
+    assert plan.reason.need < float(moved.set["slo.p95_tpot_ms"])
+    require_reached(request, replace(plan, suggestions=(moved,)))
+
+
+def test_where_no_change_helps_the_answer_says_so_in_one_sentence() -> None:
+    plan = solve(as_written(asked()["memory"]), stop=lambda: True, progress=ignore_progress)
+    assert plan.reason is not None and plan.reason.constraint == "memory" and not plan.suggestions
+    assert plan.reason.remedies == (said_of_none((), is_stopped=True),)
+    assert plan.reason.remedies[0].endswith("after 0 changes were tried: raise search.time_limit_s for advice")
+    undecided = replace(plan, reason=unfinished_search(1, looked_for="a plan", remedies=()))
+    assert "2 changes that were tried has a plan, 1 of them undecided" in said_of_none((plan, undecided), is_stopped=False)
+    assert said_of_none((plan,), is_stopped=False).startswith("no single change helps (1 were tried)")
+
+
+def test_the_nearest_layouts_are_a_part_of_the_space() -> None:
+    request = serving_request(on=cluster(per_node=4))
+    near, far = nearest_to(request), nearest_to(serving_request(rate=1e6, on=cluster(per_node=4)))
+    assert near is not None and near.search.tp and far is None
+    assert {layout.key for layout in layouts(near)} <= {layout.key for layout in layouts(request)}
 
 
 def test_what_makes_a_plan_better_is_reached() -> None:
@@ -120,13 +161,18 @@ def require_reached(request: ServingRequest, plan: Plan) -> None:
         assert found.certificate.objective <= suggestion.objective * (1 + 1e-9)
 
 
+def whole_node(**asked: float) -> ServingRequest:
+    """A request on a node that can't be filled further."""
+    return serving_request(on=cluster(per_node=8), **asked)  # type: ignore[arg-type]
+
+
 def changes_of(request: ServingRequest, constraint: str, *, need: float, have: float) -> list[list[str]]:
     reason = Reason(constraint, need, have, "", "")
     return [[change.words for change in ladder] for ladder in serving_changes(request, reason, run)]
 
 
 def test_a_load_that_all_devices_keep_is_tried_before_lower_ones_and_nodes_by_what_is_missing() -> None:
-    nodes, loads, *_ = changes_of(serving_request(rate=60.0), "requests_per_s", need=60.0, have=24.04)
+    nodes, loads, *_ = changes_of(whole_node(rate=60.0), "requests_per_s", need=60.0, have=24.04)
     assert loads == ["24 requests/s instead of 60", "15 requests/s instead of 60", "6 requests/s instead of 60"]
     assert nodes == [f"{n} nodes of dgx-h100 instead of 1" for n in (3, 4, 5)]
     closed = serving_request()
@@ -136,16 +182,14 @@ def test_a_load_that_all_devices_keep_is_tried_before_lower_ones_and_nodes_by_wh
 
 
 def test_no_more_nodes_are_advised_than_a_search_can_look_through() -> None:
-    request = serving_request(rate=60.0)
+    request = whole_node(rate=60.0)
     assert changes_of(request, "requests_per_s", need=1e9, have=1.0)[0] == []
-    (nodes, *_) = changes_of(request, "requests_per_s", need=200.0, have=1.0)
-    assert nodes == [f"{n} nodes of dgx-h100 instead of 1" for n in (170, 200, 250)]
+    (nodes, *_) = changes_of(request, "requests_per_s", need=100.0, have=1.0)
+    assert nodes == [f"{n} nodes of dgx-h100 instead of 1" for n in (100, 111, 125)]
 
 
 def test_a_request_that_is_late_alone_is_not_offered_nodes_nor_less_load() -> None:
-    words = [
-        each for ladder in changes_of(serving_request(confidence=0.9), "p95_ttft", need=61.23456, have=40.0) for each in ladder
-    ]
+    words = [each for ladder in changes_of(whole_node(confidence=0.9), "p95_ttft", need=61.23456, have=40.0) for each in ladder]
     assert not any("nodes" in each or "requests/s" in each for each in words)
     assert words[0] == "slo.p95_ttft_ms: 500" and "slo.confidence 0.5 instead of 0.9" in words
     assert "a cache in fp8" in words and f"precision {DType.FP8.value} instead of bf16" in words

@@ -11,12 +11,21 @@ import pytest
 
 from meshwright.app.requests.examples import INFEASIBLE_REQUEST
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
+from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
+from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import Stop, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Improvements, Objective
-from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
-from meshwright.solver.suggestions import LEAST_GAIN, AskBudget, RequestChange, solved_suggestions, surer_suggestions
+from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, Slo, TrainingRequest
+from meshwright.solver.suggestions import (
+    LEAST_GAIN,
+    AskBudget,
+    RequestChange,
+    more_devices,
+    solved_suggestions,
+    surer_suggestions,
+)
 from meshwright.solver.training.report.changes import SAFE, is_tight, training_changes
 from tests.support.fakes import infeasible_plan
 from tests.unit.solver.training.full_space import larger
@@ -235,6 +244,41 @@ def test_a_ladder_stops_at_its_first_plan_and_work_is_counted() -> None:
     assert solved_suggestions(endless, answers, lambda plan: "reached", work=work, stop=never_stop) == ()
     assert len(asked) == 5
     assert solved_suggestions(ladders, answers, lambda plan: "reached", work=work, stop=lambda: True) == ()
+
+
+def test_a_plan_of_a_part_is_suggested_where_the_whole_is_not_decided() -> None:
+    request = next(each for each in map(random_request, range(40)) if run(each).feasible)
+    good, part = run(request), replace(request, model=replace(request.model, name="part"))
+
+    def answers(other: PlanRequest, stop: Stop) -> Plan:
+        return good if other is part else replace(good, feasible=False)
+
+    ladder = [RequestChange("small", {}, request, part=request), RequestChange("enough", {}, request, part=part)]
+    work = AskBudget(change=1, ladder=1, all=1)
+    found = solved_suggestions([ladder], answers, lambda plan: "reached", work=work, stop=never_stop)
+    assert [each.change for each in found] == ["enough"]
+
+
+def test_devices_of_a_node_are_advised_before_other_nodes_are() -> None:
+    workload = {"kind": "training", "global_batch": 16, "seq_len": 4096}
+    document = {"schema": REQUEST_SCHEMA, "model": {"catalog": "llama-3.1-8b"}, "cluster": "H100", "workload": workload}
+    request = resolve_request(document, files=NoFiles())
+    assert isinstance(request, TrainingRequest)
+    request = as_written(request)
+    plan = run(request)
+    more = next(each for each in plan.suggestions if "cluster.groups.0.node.devices_per_node" in each.set)
+    assert more.change.endswith("devices of one node of dgx-h100 instead of 1") and "cluster.groups.0.nodes" not in more.set
+    reached(request, replace(plan, suggestions=(more,)))
+
+
+def test_nodes_are_filled_evenly_and_then_as_many_opened_as_the_devices_need() -> None:
+    half = Cluster((NodeGroup("a", part_of_node(node_type("dgx-h100"), 4), 2),))
+    request = replace(random_request(1), cluster=half)
+    sizes = [
+        (each.request.cluster.groups[0].nodes, each.request.cluster.groups[0].node) for each in more_devices(request, (9, 17))
+    ]
+    assert [(nodes, node.devices_per_node) for nodes, node in sizes] == [(2, 5), (3, 8)]
+    assert sizes[1][1].inter == node_type("dgx-h100").inter
 
 
 @pytest.mark.parametrize("seed", SHORT_OF_TIME)
