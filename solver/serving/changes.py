@@ -123,7 +123,8 @@ def reached_by_serving(plan: Plan) -> str:
     parts = [f"{figures.tokens_per_s:,.0f} tokens/s on {devices}"]
     for name, promised_s in (("TTFT", figures.ttft_promised_s), ("TPOT", figures.tpot_promised_s)):
         if promised_s is not None and promised_s > 0.0:
-            parts.append(f"P95 {name} up to {promised_s * 1e3:.4g} ms")
+            shown = f"{promised_s:.3g} s" if promised_s >= 1.0 else f"{promised_s * 1e3:.4g} ms"
+            parts.append(f"P95 {name} up to {shown}")
     for name, chance in (("TTFT", figures.chance_ttft_missed), ("TPOT", figures.chance_tpot_missed)):
         if chance is not None and chance >= LEAST_SAID:
             parts.append(f"{name} missed in {chance:.1%} of cases")
@@ -131,13 +132,16 @@ def reached_by_serving(plan: Plan) -> str:
 
 
 def _reached_targets(request: ServingRequest) -> Iterator[RequestChange]:
-    """The targets moved to what the nearest layout takes at the load asked for; none where no layout keeps up with it."""
+    """The targets moved to what the nearest layout takes at the load asked for; none where no layout keeps up with it, or that
+    takes so much longer that nobody would have it (`RELAXED`)."""
     shares = shares_taken(request) or (0.0, 0.0)
+    if max(shares) > RELAXED[-1]:
+        return
     for above in ABOVE_REACHED:
         moved = {
             name: rounded(getattr(request.slo, name) * share * above, up=True)
             for name, share in zip(TARGETS, shares, strict=True)
-            if 1.0 < share * above < math.inf
+            if 1.0 < share * above <= RELAXED[-1]
         }
         if moved:
             yield with_targets(request, moved)
