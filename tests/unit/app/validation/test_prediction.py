@@ -12,25 +12,30 @@ from meshwright.app.evidence.training.clusters import cluster_of
 from meshwright.app.evidence.training.models import model_graph
 from meshwright.app.evidence.training.plans import given_plan
 from meshwright.app.evidence.training.prediction import costed_run, launchers_spans, predict_run
-from meshwright.app.evidence.training.sources import Source
+from meshwright.app.evidence.training.rows import read_measured_runs
+from meshwright.app.evidence.training.sources import Source, Sources
+from meshwright.app.evidence.training.stated import RowRule
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.formats import MatmulRecipe
-from meshwright.costmodels.model.implementation import AttentionKernels, Dropout, GradientReduction, ScanKernels
+from meshwright.costmodels.model.implementation import AttentionKernels, Dropout, GradientReduction, HostPath, ScanKernels
 from meshwright.costmodels.network.collectives import Collective, collective_s
+from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.units import DType
 from meshwright.solver.api import solve
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.token_prediction import mtp_layers_of
 from meshwright.solver.training.planner import predict_training
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 from tests.support.flat_plans import flat
-from tests.unit.app.validation.tables import measured, run
+from tests.unit.app.validation.tables import measured, run, write_table
 
 UNFUSED = StatedImplementation(attention_kernels=AttentionKernels.UNFUSED, dropout=Dropout.MASKED)
 
@@ -213,6 +218,27 @@ def test_published_models_may_be_named_without_their_shape(tmp_path: Path) -> No
     assert plan.candidate.mesh.ep == 8
     whole, spread = (predict_run(run(tmp_path, **MOE, **NO_SHAPE, ep=ep)).peak_memory_gb for ep in ("1", "8"))
     assert spread < 0.5 * whole
+
+
+def test_recipes_say_how_rows_exchange_tokens_and_what_else_they_train(tmp_path: Path) -> None:
+    """Of one row in three releases: exchanges shown, then under another micro-batch; GB in a device's name is no GB200."""
+    row = {**MOE, **NO_SHAPE, "source_id": "mbridge_pretrain", "ep": "8", "precision": "mxfp8", "global_batch": "512"}
+    old, new, hopper = (
+        measured(tmp_path, **{**row, "gpu": gpu, "notes": f"release {release}; a page"}).run
+        for gpu, release in (("GB200", "26.04"), ("GB200", "26.08"), ("H100-SXM-80GB", "26.08"))
+    )
+    assert [each.reading.expert_overlap for each in (old, new, hopper)] == [None, ExpertOverlap.BATCH, None]
+    assert given_plan(new).candidate.expert_overlap is ExpertOverlap.BATCH
+    assert new.implementation.host is HostPath.CUDA_GRAPHS and old.implementation.host is None
+    assert given_plan(old).request.workload.dispatch is TokenDispatch.ONCE_A_NODE
+    assert predict_run(new).step_time_s < 0.85 * predict_run(old).step_time_s
+    piped = {**row, "gpu": "GB200", "notes": "release 26.08", "dp": "4", "pp": "2", "ep": "4"}
+    with pytest.raises(NotPredictedError, match="exchanges under another of 128 micro-batches, 1F1B over 2 stages"):
+        given_plan(measured(tmp_path, **piped).run)
+    told = RowRule("a test", mtp_layers=1, dispatch=TokenDispatch.ONCE_A_NODE)
+    table = write_table(tmp_path / "own.csv", {"source_id": "own"})
+    of_rule = read_measured_runs(table, Sources(sources={"own": Source("a test", rows=(told,))}))[0].run
+    assert mtp_layers_of(given_plan(of_rule).request.model) == 1
 
 
 def test_parameters_are_those_of_the_shape(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from meshwright.costmodels.model.adapter import Adapter
 from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import OperatorKind, forward_flops
 from meshwright.costmodels.model.operators import parameters as of_operator
+from meshwright.solver.blocks.recompute import low_precision_products
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.graph import Block, ModelGraph
@@ -82,6 +83,14 @@ def test_each_module_multiplies_as_one_layer_one_head_and_the_joining_product_do
     head, layer = (products(plain, plain.block(plain.layers[-n])) for n in (1, 2))
     joining = 2 * 2 * plain.dims["hidden"] ** 2
     assert products(told, told.block("head")) == pytest.approx(head + layers * (head + layer + joining))
+
+
+def test_products_of_a_module_are_cast_as_those_of_layers_are_and_no_scores_of_words() -> None:
+    plain, told = (with_token_prediction(model("deepseek-v3"), layers).block("head") for layers in (0, 1))
+    cast = low_precision_products(told)
+    assert not low_precision_products(plain)
+    assert {"mtp1_o_proj", "mtp1_joined_in"} <= cast
+    assert not any("lm_head" in name or "router" in name for name in cast)
 
 
 def test_hybrids_attend_in_their_module() -> None:
