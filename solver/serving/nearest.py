@@ -22,7 +22,7 @@ from meshwright.solver.serving.workers.goodput import expected_rate
 from meshwright.solver.suggestions import RequestChange
 
 NEAREST = 3
-"""Layouts that are looked at: with three, each change for seeds 0 to 12 of benchmarks/advice.py is reached."""
+"""Layouts that are looked at: with three, each change for seeds 0 to 19 of benchmarks/advice.py is reached."""
 
 FAR = 0.5
 """Share of a load below which a change is not tried: the analytic model errs by less than a factor of two
