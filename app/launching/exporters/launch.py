@@ -25,7 +25,9 @@ def launch(answered: AnsweredRequest, launcher: str) -> Export:
     """
     if not answered.plan.feasible:
         why = "infeasible" if answered.plan.is_decided else "undecided, not found yet"
-        raise InfeasibleError(f"this plan is {why}: there is nothing to launch")
+        reason = answered.plan.reason
+        remedies = "" if reason is None else "".join(f"\n{remedy}" for remedy in reason.remedies)
+        raise InfeasibleError(f"this plan is {why}: there is nothing to launch{remedies and '; what would help:'}{remedies}")
     return export(answered.plan, answered.request, launcher)
 
 
