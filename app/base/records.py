@@ -96,7 +96,7 @@ def _fault(path: tuple[str, ...], detail: ErrorDetails, schema: Mapping[str, Any
             ),
         )
     if kind in MISSING_FIELD:
-        return (FieldError(field, "field is missing", remedy=f"add {path[-1]!r}"),)
+        return (FieldError(field, "field is missing", remedy=f"add {_only_value(schema, path) or repr(path[-1])}"),)
     given = short_text(detail["input"])
     if kind in ("enum", "literal_error") and isinstance(detail["input"], str):
         near = nearest_name(detail["input"], _QUOTED.findall(str(context["expected"])))
@@ -177,6 +177,12 @@ def _fields_at(schema: Mapping[str, Any], path: Sequence[str]) -> list[str]:
     """Fields that the schema knows at a path, over all branches."""
     names = [name for node in _nodes_at(schema, path) for name in node.get("properties", {})]
     return list(dict.fromkeys(names))
+
+
+def _only_value(schema: Mapping[str, Any], path: Sequence[str]) -> str | None:
+    """Return a field with its value, quoted, where the schema knows one value only."""
+    values = {node["const"] for node in _nodes_at(schema, path) if isinstance(node.get("const"), str)}
+    return repr(f"{path[-1]}: {values.pop()}") if len(values) == 1 else None
 
 
 def _choices_of(schema: Mapping[str, Any], path: Sequence[str]) -> list[str]:

@@ -242,7 +242,7 @@ def _inputs_line(plan: PlanCheck) -> str:
 
 def _ending(report: CheckReport) -> Text:
     if report.updated:
-        return plain(f"Lock written: {report.summary}", style="bold green")
+        return plain(f"Lock written: {report.summary}. Commit it: checks compare plans with it.", style="bold green")
     if report.passed:
         return plain(f"Passed: {report.summary}", style="bold green")
     accept = f". If every change is meant: {report.accept}" if report.exit_code == EXIT_NO else ""

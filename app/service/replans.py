@@ -268,7 +268,8 @@ def find_registered(
     found = find(name, version) if NAME.fullmatch(name) else None
     if found is None:
         given = name if version is None else f"{name}, version {version}"
-        raise NoSuchError(f"no such {kind} is registered", given=given)
+        remedy = f"GET /v1/{kind}s lists what is registered, PUT /v1/{kind}s/NAME registers one"
+        raise NoSuchError(f"no such {kind} is registered", given=given, remedy=remedy)
     return found
 
 

@@ -374,6 +374,8 @@ def test_exports_as_a_document(cli: Cli) -> None:
     document = cli.json()
     assert (document["schema"], document["launcher"]) == ("meshwright.export/1", "torchtitan")
     assert document["command"] in (folder / "launch.sh").read_text()
+    assert cli("export", plan, "--to", "torchtitan", "-o", str(folder)) == 0
+    assert f"start it: cd {folder} && sh launch.sh" in cli.err.replace("\n", "")
     assert {name: (folder / name).read_text() for name in document["files"]} == document["files"]
     assert document["written"] == [str(folder / name) for name in [*document["files"], "launch.sh"]]
     assert cli("export", plan, "--to", "torchtitan", "--json") == 0
@@ -381,6 +383,8 @@ def test_exports_as_a_document(cli: Cli) -> None:
     infeasible = plan_document(infeasible_plan(request)) | {"request": request_document(request)}
     assert cli("export", cli.write("none.json", infeasible), "--to", "torchtitan", "--json") == 1
     assert cli.json()["type"] == "urn:meshwright:problem:infeasible"
+    assert cli("export", str(cli.folder / "none.json"), "--to", "torchtitan") == 1
+    assert "what would help:" in cli.err and "use at least 6 nodes" in cli.err
 
 
 def run(*args: str, **options: Any) -> subprocess.Popen[bytes]:

@@ -33,6 +33,7 @@ def test_the_page_fits_eighty_columns(cli: Cli, plans: tuple[str, str]) -> None:
     assert max(map(len, cli.out.splitlines())) <= 80
     for shown in ("tp 2", "tp 4", "optimizer state", "own node", "a device of stage", "at least"):
         assert shown in cli.out
+    assert f"Next: meshwright export {plans[1]} --to megatron-lm" in cli.out.replace("\n", "")
     assert cli("diff", plans[0], plans[0]) == 0
     assert "nothing moves" in cli.out
 

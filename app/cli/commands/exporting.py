@@ -9,12 +9,12 @@ from typing import Any
 from meshwright.app.base.errors import EXIT_GOOD
 from meshwright.app.base.output_files import is_stdout
 from meshwright.app.base.plan_words import devices_left
-from meshwright.app.base.quoting import terminal_line
+from meshwright.app.base.quoting import shell_word, terminal_line
 from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import given_plan_document
 from meshwright.app.launching.exporters import LAUNCHERS, own_launcher
-from meshwright.app.launching.exporters.launch import export_document, launch, script, write_export
+from meshwright.app.launching.exporters.launch import SCRIPT_NAME, export_document, launch, script, write_export
 from meshwright.app.launching.exporters.schedulers import JobFile, Scheduler, job_file
 from meshwright.app.requests.files import STDIN
 from meshwright.app.requests.plan_documents import read_plan_document
@@ -55,6 +55,7 @@ def run_export(command: ExportCommand, settings: Settings) -> int:
         print_json(export_document(result, written) | _job_field(job))
     elif written:
         print("\n".join(terminal_line(str(path)) for path in written))
+        say(f"start it: cd {shell_word(str(folder))} && {f'sh {SCRIPT_NAME}' if job is None else job.submit}")
     else:
         print(script(result) if job is None else job.text, end="\n" if job is None else "")
     for assumption in () if job is None else job.assumptions:
@@ -107,10 +108,11 @@ def run_diff(old_plan: str, new_plan: str, lost: tuple[str, ...], output: Output
         print_json(diff_document(switch, old, new))
     else:
         from meshwright.app.base.console import page_console
+        from meshwright.app.cli.commands.planning import export_command
         from meshwright.app.cli.pages.diff_page import print_diff
 
         console = page_console()
-        print_diff(console, switch, old, new)
+        print_diff(console, switch, old, new, command=None if new_plan == STDIN else export_command(new_plan, new))
     return EXIT_GOOD
 
 

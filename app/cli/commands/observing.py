@@ -8,7 +8,7 @@ from pathlib import Path
 from meshwright.app.base.errors import EXIT_GOOD
 from meshwright.app.base.figures import DURATION, RATE, SIZE, read_quantity
 from meshwright.app.base.settings import Settings
-from meshwright.app.cli.commands.exits import Output, print_json, say, tell
+from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import given_plan_document
 from meshwright.app.evidence.logs.matching import as_run, not_compared, require_match
 from meshwright.app.evidence.logs.table import read_log
@@ -137,8 +137,11 @@ def _print(observed: Observation, output: Output, end: str) -> None:
         print_json(run_document(run))
         return
     figures = ", ".join(f"{name} {_shown(name, value)}" for name, value in run.measured().items())
-    tell(f"{row.model} on {row.cluster} by {row.profile}: {figures or 'ran out of memory'}")
-    tell(end)
+    from meshwright.app.base.console import page_console, plain
+
+    console = page_console()
+    console.print(plain(f"{row.model} on {row.cluster} by {row.profile}: {figures or 'ran out of memory'}"))
+    console.print(plain(end))
 
 
 def _shown(name: str, value: float) -> str:

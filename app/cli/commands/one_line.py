@@ -99,7 +99,9 @@ def completed(line: OneLine) -> OneLine:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         if not line.model:
             raise InvalidInputError(
-                "the model is missing", allowed="meshwright init MODEL --gpus 8xH100 ...", remedy=example("qwen3-8b")
+                "the model is missing",
+                allowed="meshwright init MODEL --gpus 8xH100 ...",
+                remedy=example("qwen3-8b").replace("plan", "init", 1),
             )
         return line
     line = replace(

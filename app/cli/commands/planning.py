@@ -32,7 +32,7 @@ from meshwright.costmodels.calibration.from_runs import is_run_key
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective
+from meshwright.solver.problem.choices import FrontierScope, Objective
 from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
 
 if TYPE_CHECKING:
@@ -259,15 +259,17 @@ def next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stor
         frontier = "" if command.frontier is None else " --frontier"
         return NextStep(place, f"meshwright plan {command.words}{frontier} -o plan.json")
     source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
-    launcher = _startable_by(plan, request)
-    return NextStep(place, None if launcher is None else f"meshwright export {shell_word(source)} --to {launcher}")
+    return NextStep(place, export_command(source, AnsweredRequest(plan, request)))
 
 
-def _startable_by(plan: Plan, request: PlanRequest) -> Launcher | None:
+def export_command(source: str, answered: AnsweredRequest) -> str | None:
+    """Return the command that exports a plan, in a file or by its digest, to what can start it, its own launcher first; None
+    where nothing can."""
     from meshwright.app.launching.exporters import startable_by
 
-    preferred = default_launcher(request)
-    return None if preferred is None else startable_by(plan, request, preferred)
+    preferred = default_launcher(answered.request)
+    launcher = None if preferred is None else startable_by(answered.plan, answered.request, preferred)
+    return None if launcher is None else f"meshwright export {shell_word(source)} --to {launcher}"
 
 
 def _write_file(path: Path, document: object) -> None:

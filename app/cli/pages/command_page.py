@@ -49,9 +49,9 @@ def print_explanation(console: Console, found: Explanation) -> None:
     devices = counted(found.request.cluster.n_devices, "device")
     console.print(plain(f"{found.request.model.name} by {found.launcher.value} on {groups} ({devices})", style="bold"))
     parts: list[RenderableType] = [plain(words, style=style)]
-    parts += [plain(f"  {problem}") for problem in found.problems]
+    parts += [_indented(problem) for problem in found.problems]
     if found.reason is not None:
-        parts.append(plain(f"  {found.reason.message}"))
+        parts.append(_indented(found.reason.message))
     measured = measured_parts(found)
     for part in (Group(*parts), *_figures(found), *measured, *_better(found), *_flags(found.given), *_notes(found)):
         console.print()
@@ -113,7 +113,7 @@ def _flags(given: tuple[GivenFlag, ...]) -> list[RenderableType]:
     for standing, head in _HEADS.items():
         flags = [flag for flag in given if flag.standing is standing]
         if flags:
-            lines = [plain(f"  {' '.join(filter(None, (flag.name, flag.value)))}{_why(flag)}") for flag in flags]
+            lines = [_indented(f"{' '.join(filter(None, (flag.name, flag.value)))}{_why(flag)}") for flag in flags]
             parts.append(Group(plain(f"{head}:", style="bold"), *lines))
     return parts
 
@@ -123,9 +123,7 @@ def _why(flag: GivenFlag) -> str:
 
 
 def _notes(found: Explanation) -> list[RenderableType]:
-    return (
-        [Group(plain("Taken for granted:", style="bold"), *(plain(f"  {note}") for note in found.notes))] if found.notes else []
-    )
+    return [Group(plain("Taken for granted:", style="bold"), *(_indented(note) for note in found.notes))] if found.notes else []
 
 
 MOST_CAUSES = 6

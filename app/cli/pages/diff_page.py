@@ -13,6 +13,7 @@ from rich.table import Table
 
 from meshwright.app.base.console import plain
 from meshwright.app.base.figures import amount, axes, gib, number_range, percent, seconds
+from meshwright.app.cli.pages.plan_page import next_line
 from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.answer.pipeline_plan import leading_pipelines
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
@@ -22,8 +23,14 @@ from meshwright.solver.switching import Switch, SwitchTraffic
 from meshwright.solver.training.explain import Alternative, Excluded, Explanation, StepFigures
 
 
-def print_diff(console: Console, switch: Switch, old: AnsweredRequest, new: AnsweredRequest) -> None:
-    """Print the page of a change of plans."""
+def print_diff(console: Console, switch: Switch, old: AnsweredRequest, new: AnsweredRequest, *, command: str | None) -> None:
+    """Print the page of a change of plans, and the command that goes on from it."""
+    _print_moves(console, switch, old, new)
+    if command is not None:
+        console.print(next_line(command))
+
+
+def _print_moves(console: Console, switch: Switch, old: AnsweredRequest, new: AnsweredRequest) -> None:
     console.print(plain(f"From {_layout(old.plan)}", style="bold"))
     console.print(plain(f"  to {_layout(new.plan)}", style="bold"))
     if switch.moved_bytes == 0:

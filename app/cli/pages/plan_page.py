@@ -189,7 +189,11 @@ def _speeds(plan: Plan, request: PlanRequest, at_asked: Predicted | None) -> lis
     if at_asked is None or rates is None:
         return [is_feasible + plain(whole, style="bold"), *([] if rates is None else [plain(str(rates))])]
     asked = f"{speed_in_words(at_asked, devices=devices)} at {significant(rates.asked)} requests/s"
-    return [is_feasible + plain(asked, style="bold"), plain(f"At most {whole} at {significant(rates.most)}"), plain(str(rates))]
+    return [
+        is_feasible + plain(asked, style="bold"),
+        plain(f"At most {whole} at {significant(rates.most)} requests/s"),
+        plain(str(rates)),
+    ]
 
 
 def _targets_at_risk(predicted: Predicted, request: PlanRequest) -> list[RenderableType]:
@@ -206,10 +210,10 @@ def _targets_at_risk(predicted: Predicted, request: PlanRequest) -> list[Rendera
         if target_ms is None or median_s is None or promised_s is None or chance is None:
             continue
         text = (
-            f"  {name}: {seconds(median_s)} at the median, {seconds(promised_s)} promised with confidence {slo.confidence:g}, "
+            f"{name}: {seconds(median_s)} at the median, {seconds(promised_s)} promised with confidence {slo.confidence:g}, "
             f"{seconds(target_ms / 1e3)} allowed; missed in {percent(chance)} of cases"
         )
-        lines.append((-chance, name, plain(text)))
+        lines.append((-chance, name, indented(plain(text), 2)))
     if not lines:
         return []
     return [Group(plain("Targets at risk", style="bold"), *(line for *_, line in sorted(lines, key=lambda each: each[:2])))]
@@ -351,8 +355,13 @@ def ending(next_step: NextStep) -> Group:
     """Return the last lines of a page."""
     lines = [plain(next_step.place, style="dim")]
     if next_step.command is not None:
-        lines.append(plain("Next: ", style="bold") + plain(next_step.command, style="bold cyan"))
+        lines.append(next_line(next_step.command))
     return Group(*lines)
+
+
+def next_line(command: str) -> Text:
+    """Return the line that names the command to go on with."""
+    return plain("Next: ", style="bold") + plain(command, style="bold cyan")
 
 
 def default_launcher(request: PlanRequest) -> Launcher | None:

@@ -25,7 +25,10 @@ def launch(answered: AnsweredRequest, launcher: str) -> Export:
     """
     if not answered.plan.feasible:
         why = "infeasible" if answered.plan.is_decided else "undecided, not found yet"
-        raise InfeasibleError(f"this plan is {why}: there is nothing to launch")
+        lines = [f"this plan is {why}: there is nothing to launch"]
+        if (reason := answered.plan.reason) is not None:
+            lines += ["what would help:", *reason.remedies] if reason.remedies else [reason.message]
+        raise InfeasibleError("\n".join(lines))
     return export(answered.plan, answered.request, launcher)
 
 

@@ -54,7 +54,7 @@ def require_engine(request: ServingRequest, engine: ServingEngine) -> None:
             "the plan is for another engine",
             given=request.search.engine.value,
             allowed=engine.value,
-            remedy=f"plan with search.engine {engine.value}",
+            remedy=f"plan with --launcher {engine.value}, in a request file search.engine: {engine.value}",
         )
 
 

@@ -188,7 +188,7 @@ def test_a_plan_for_throughput_says_at_which_rate_its_figures_are() -> None:
     print_plan(Console(file=out, width=300), plan, request, NEXT, full=False, at_asked=asked)
     first, second = out.getvalue().split("\n")[2:4]
     assert first.startswith("Feasible: 80.0 tokens/s") and first.rstrip().endswith("requests/s")
-    assert second.startswith("At most 250 tokens/s") and second.rstrip().endswith("at 5.00")
+    assert second.startswith("At most 250 tokens/s") and second.rstrip().endswith("at 5.00 requests/s")
     free = replace(request, slo=Slo())
     assert "the most that the devices keep up with" in str(rates_of(plan, free))
     assert rates_of(plan, replace(request, objective=Objective.DEVICES)) is None

@@ -150,6 +150,13 @@ def test_every_fault_is_listed() -> None:
     assert "did you mean 'seq_len'?" in str(error)
 
 
+def test_a_missing_field_with_one_value_is_told_with_it() -> None:
+    document = training()
+    del document["schema"], document["cluster"]
+    told = str(refused(document))
+    assert "add 'schema: meshwright.request/1'" in told and "add 'cluster'" in told
+
+
 def test_union_without_a_tag_reports_the_branch_that_was_meant() -> None:
     workload = serving()["workload"] | {"prompt_tokens": {"fixed": 0}, "output_tokens": {"mean": 300, "p95": 200}}
     error = refused(serving(workload=workload))
