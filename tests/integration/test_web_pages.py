@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
-from starlette.testclient import TestClient
 
 from meshwright.app.base.errors import AuthenticationError
 from meshwright.app.base.quoting import HIDDEN
@@ -184,7 +183,7 @@ def test_the_printed_link_signs_in_once(settings: Settings) -> None:
     app = create_app(required, lambda engine: NoQueue())
     app.state.first_visit = FirstVisit(KeyRepository(app.state.engine))
     link = app.state.first_visit.link("127.0.0.1", 8000).removeprefix("http://127.0.0.1:8000")
-    with TestClient(app, base_url="http://127.0.0.1:8000", follow_redirects=False) as client:
+    with running_service(required, None, app) as client:
         assert client.get(link, headers={"host": "stranger.example"}).headers["location"] == "/sign-in"
         assert "has been used" in safe(client.get(f"{link}x"), 401)
         answer = client.get(link)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
 from sqlalchemy import Connection, select
 
 from meshwright.app.base.errors import StoreError
@@ -94,9 +95,10 @@ class LocalWorker:
 
 
 @contextmanager
-def running_service(settings: Settings, solver: Solver | None) -> Iterator[httpx.Client]:
+def running_service(settings: Settings, solver: Solver | None, app: FastAPI | None = None) -> Iterator[httpx.Client]:
     """A client, which waits for plans, of a service that runs until the block ends; its jobs are solved by ``solver``."""
-    config = uvicorn.Config(create_app(settings, lambda engine: NoQueue()), port=0, log_config=None, lifespan="on")
+    app = app or create_app(settings, lambda engine: NoQueue())
+    config = uvicorn.Config(app, port=0, log_config=None, lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

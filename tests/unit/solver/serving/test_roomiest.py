@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.serving.planning import _asked
+from meshwright.solver.serving.planning import asked_of
 from meshwright.solver.serving.promise.candidates import Measured
 from meshwright.solver.serving.workers.cheapest import cheapest, choose_roomiest, of_equal_cost, roominess
 from tests.unit.solver.serving.requests import serving_request
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("short_simulations", "few_batch_limits")
 
 
 def test_a_roomier_plan_that_is_not_accepted_is_passed_over() -> None:
-    question = _asked(serving_request(rate=16.0, ttft_ms=800.0, tpot_ms=30.0), never_stop, ignore_progress).question
+    question = asked_of(serving_request(rate=16.0, ttft_ms=800.0, tpot_ms=30.0), never_stop, ignore_progress).question
     first = cheapest(question).best
     assert first is not None
 
