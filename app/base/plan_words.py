@@ -109,9 +109,9 @@ def rates_of(plan: Plan, request: PlanRequest) -> Rates | None:
 
 def run_in_words(plan: Plan, request: PlanRequest) -> str | None:
     """Return how long a training run of so many tokens takes, with its range, and what it costs where devices have prices."""
-    if not isinstance(request, TrainingRequest) or request.workload.run_tokens is None or plan.predicted is None:
+    tokens, predicted = _run_tokens(request), plan.predicted
+    if tokens is None or predicted is None:
         return None
-    tokens, predicted = request.workload.run_tokens, plan.predicted
     around = predicted.bands.get("tokens_per_s")
     spread = "" if around is None else f" ({days(tokens / around.high)} to {days(tokens / around.low)})"
     size, unit = next((size, unit) for size, unit in _MANY if tokens >= size)
@@ -124,16 +124,18 @@ def run_in_words(plan: Plan, request: PlanRequest) -> str | None:
 
 def run_s(plan: Plan, request: PlanRequest) -> float | None:
     """Seconds of the whole training run; None where its tokens are not said, or there is no plan."""
-    if not isinstance(request, TrainingRequest) or request.workload.run_tokens is None or plan.predicted is None:
-        return None
-    return request.workload.run_tokens / plan.predicted.tokens_per_s
+    tokens = _run_tokens(request)
+    return None if tokens is None or plan.predicted is None else tokens / plan.predicted.tokens_per_s
 
 
 def run_usd(plan: Plan, request: PlanRequest) -> float | None:
     """USD of the whole training run; None where its tokens or the price of a device are not known."""
-    if (time_s := run_s(plan, request)) is None or plan.predicted is None or plan.predicted.cost_per_million_tokens is None:
-        return None
-    return plan.predicted.cost_per_million_tokens * plan.predicted.tokens_per_s * time_s / 1e6
+    tokens, costs = _run_tokens(request), None if plan.predicted is None else plan.predicted.cost_per_million_tokens
+    return None if tokens is None or costs is None else costs * tokens / 1e6
+
+
+def _run_tokens(request: PlanRequest) -> int | None:
+    return request.workload.run_tokens if isinstance(request, TrainingRequest) else None
 
 
 _DAY_S = 86_400

@@ -16,15 +16,13 @@ from datetime import UTC, datetime, timedelta
 from meshwright.app.base.errors import AuthenticationError
 from meshwright.app.edge.keys import KeyWish, create_key
 from meshwright.app.store.principal import Scope
-from meshwright.app.store.security import KeyRepository, sha256_of
+from meshwright.app.store.security import SECRET_BYTES, KeyRepository, sha256_of
 from meshwright.app.store.tables import DEFAULT_TENANT
 
 PATH = "/first-visit"
 MINUTES = 15
 """Time from the start of the service until the link has ended: enough to look at a terminal."""
 KEY_DAYS = 1
-SECRET_BYTES = 32
-"""As many random bytes as an API key has (`app.store.security`)."""
 SCOPES = frozenset(Scope) - {Scope.ADMIN}
 
 

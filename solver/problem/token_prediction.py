@@ -7,6 +7,7 @@ own. All modules are part of the block with the head: launchers run them on its 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ MAX_MTP_LAYERS = 16
 """Published models predict one to three more tokens (DeepSeek-V3, Nemotron 3, MiMo); more than 16 is a slip of the keyboard."""
 
 _PREFIX, _JOINED = "mtp", "mtp_joined"
+_OF_MODULE = re.compile(rf"{_PREFIX}[1-9]\d*_")
 
 
 def with_token_prediction(graph: ModelGraph, layers: int) -> ModelGraph:
@@ -54,25 +56,31 @@ def with_token_prediction(graph: ModelGraph, layers: int) -> ModelGraph:
 
 def mtp_layers_of(graph: ModelGraph) -> int:
     """The number of modules that a graph has."""
-    return sum(operator.name.endswith("_joined_in") for operator in graph.block(graph.layers[-1]).operators)
+    return sum(operator.kind is OperatorKind.LOSS for operator in _added(graph.block(graph.layers[-1])))
+
+
+def is_of_module(operator: Operator) -> bool:
+    """Return True if an operator is one of a module, by its name."""
+    return _OF_MODULE.match(operator.name) is not None
 
 
 def module_operators(head: Block) -> tuple[Operator, ...]:
     """The operators of modules in the block with the head, without the scores of words."""
-    ends = [i for i, operator in enumerate(head.operators) if operator.kind is OperatorKind.LOSS]
-    added = head.operators[ends[0] + 1 :] if len(ends) > 1 else ()
-    return tuple(operator for operator in added if not _scores_words(operator))
+    return tuple(operator for operator in _added(head) if not _scores_words(operator))
 
 
 def without_token_prediction(graph: ModelGraph) -> ModelGraph:
     """The graph without modules, as `with_token_prediction` was given it."""
-    if not mtp_layers_of(graph):
-        return graph
     head = graph.block(graph.layers[-1])
-    end = next(i for i, operator in enumerate(head.operators) if operator.kind is OperatorKind.LOSS) + 1
+    if not _added(head):
+        return graph
     dims = {dim: size for dim, size in graph.dims.items() if dim != _JOINED}
-    plain = replace(head, operators=head.operators[:end])
+    plain = replace(head, operators=tuple(operator for operator in head.operators if not is_of_module(operator)))
     return replace(graph, dims=dims, blocks=tuple(plain if block == head else block for block in graph.blocks))
+
+
+def _added(head: Block) -> tuple[Operator, ...]:
+    return tuple(operator for operator in head.operators if is_of_module(operator))
 
 
 def _module(prefix: str, stream: Tensor, layer: Block, head: Block, table: str, owner: str) -> Iterator[Operator]:

@@ -26,7 +26,7 @@ from tests.attacks.names import COMMAND
 from tests.attacks.planned import REQUESTS, TRAINED, planned, renamed
 from tests.attacks.runner import check_lines
 from tests.support.command_line import Cli
-from tests.support.requests_given import tiny_graph
+from tests.support.requests_given import TINY_CONFIG, tiny_graph
 
 Path_ = tuple[str | int, ...]
 
@@ -84,15 +84,7 @@ def test_every_text_of_a_new_request_is_checked(character: str) -> None:
 def test_texts_of_a_config_are_no_names() -> None:
     """A config.json of another tool may hold texts of several lines."""
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 4,
-        "num_hidden_layers": 2,
-        "vocab_size": 128,
-        "max_position_embeddings": 128,
-        "hidden_act": "silu",
+        **TINY_CONFIG,
         "rms_norm_eps": 1e-5,
         "chat_template": "line\nline",
     }

@@ -9,6 +9,19 @@ from meshwright.app.requests.examples import SERVING_REQUEST, TRAINING_REQUEST
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.solver.problem.request import PlanRequest
 
+TINY_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 128,
+    "max_position_embeddings": 128,
+    "hidden_act": "silu",
+}
+"""The config.json of a model that is small and can be served."""
+
 
 def training(**changes: Any) -> dict[str, Any]:
     """A training request document, top-level fields replaced."""

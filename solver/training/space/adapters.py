@@ -13,6 +13,7 @@ from meshwright.solver.problem.launchers.decoders import unlike
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.token_prediction import mtp_layers_of
 
 
 def refuse_workload(request: TrainingRequest) -> None:
@@ -36,10 +37,10 @@ def refuse_models(request: TrainingRequest) -> None:
             allowed=", ".join(sorted(launcher.value for launcher, each in TRAINERS.items() if each.layers is None)),
             remedy="set search.launcher to one of those, or search.space: free",
         )
-    if request.workload.mtp_layers and not rules.mtp:
+    if (modules := mtp_layers_of(request.model)) and not rules.mtp:
         raise WorkloadError(
             f"{search.launcher.value} trains no layers that predict more tokens",
-            given=f"mtp_layers {request.workload.mtp_layers}",
+            given=f"mtp_layers {modules}",
             allowed=", ".join(sorted(launcher.value for launcher, each in TRAINERS.items() if each.mtp)),
             remedy="set search.launcher to one of those, or search.space: free, or leave mtp_layers out",
         )

@@ -24,6 +24,7 @@ from meshwright.solver.verify.training.choice_rules import (
     stage_refusals,
 )
 from meshwright.solver.verify.training.schedule import reading
+from meshwright.solver.verify.training.stage_bytes import is_of_module
 from meshwright.solver.verify.violation import Rule, Violation
 
 _NONE_OR_FULL = (Recompute.NONE, Recompute.FULL)
@@ -327,8 +328,8 @@ def _model_refusals(request: TrainingRequest, limits: Trainer) -> Iterator[tuple
     if limits.layers is not None and request.model.hyperparameters is not None:
         for is_so, strange in _strange_parts(request.model, limits.layers):
             yield is_so, "model", f"{strange}; the layers of its decoders are {limits.layers.said}"
-    losses = sum(operator.kind is OperatorKind.LOSS for block in request.model.blocks for operator in block.operators)
-    yield losses > 1 and not limits.mtp, "model", "layers that predict more tokens"
+    has_modules = any(is_of_module(operator) for block in request.model.blocks for operator in block.operators)
+    yield has_modules and not limits.mtp, "model", "layers that predict more tokens"
     yield request.workload.precision is DType.FP16 and not limits.fp16, "model", "fp16; it trains in bf16 and fp32"
     yield request.workload.precision is DType.FP32 and not limits.fp32, "model", "fp32; it trains in bf16"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -334,14 +335,17 @@ def _remade_where_read(block: Block, kept: set[str]) -> set[str]:
     return kept - stays
 
 
+def is_of_module(operator: Operator) -> bool:
+    """Return True if an operator is of a module beside the head that predicts one more token: its name begins with mtp, and a
+    number from 1."""
+    return re.match(r"mtp[1-9][0-9]*_", operator.name) is not None
+
+
 def _cast_products(block: Block) -> set[str]:
-    """Products that run below 16 bits: a layer's, but for the one that scores experts. Behind the first loss are layers that
+    """Products that run below 16 bits: a layer's, but for the one that scores experts. Beside the head are layers that
     predict more tokens; the scores of words stay in 16 bits."""
-    losses = [place for place, operator in enumerate(block.operators) if operator.kind is OperatorKind.LOSS]
-    if losses or any(operator.kind is OperatorKind.EMBEDDING for operator in block.operators):
-        inside = block.operators[losses[0] + 1 :] if losses else ()
-    else:
-        inside = block.operators
+    ends = {operator.kind for operator in block.operators} & {OperatorKind.EMBEDDING, OperatorKind.LOSS}
+    inside = [operator for operator in block.operators if not ends or is_of_module(operator)]
     experts = {dim for operator in block.operators for dim in picked_dims(operator)}
     return {
         operator.name

@@ -25,20 +25,9 @@ from meshwright.app.requests.options import OPTIONS, OneLine, Task
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.service.asking import NewExplanation
 from tests.support.command_line import Cli
-from tests.support.requests_given import tiny_graph
+from tests.support.requests_given import TINY_CONFIG, tiny_graph
 
 LINES = yaml.safe_load((Path(__file__).parent / "lines.yaml").read_text(encoding="utf-8"))
-CONFIGURED = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "vocab_size": 128,
-    "max_position_embeddings": 128,
-    "hidden_act": "silu",
-}
 COMMIT = "0123abc"
 
 
@@ -49,7 +38,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "empty").mkdir()
-    (tmp_path / "checkpoint" / CONFIG).write_text(json.dumps(CONFIGURED))
+    (tmp_path / "checkpoint" / CONFIG).write_text(json.dumps(TINY_CONFIG))
     (tmp_path / "graph.json").write_text(json.dumps(tiny_graph() | {"schema": "meshwright.model-graph/1"}))
     keep(tmp_path / "hub", "own/tiny")
     return Cli(monkeypatch, capsys, tmp_path)
@@ -61,7 +50,7 @@ def keep(hub: Path, model_id: str) -> None:
     (model / "snapshots" / COMMIT).mkdir(parents=True)
     (model / "refs").mkdir()
     (model / "refs" / "main").write_text(COMMIT)
-    (model / "snapshots" / COMMIT / CONFIG).write_text(json.dumps(CONFIGURED))
+    (model / "snapshots" / COMMIT / CONFIG).write_text(json.dumps(TINY_CONFIG))
 
 
 @pytest.mark.slow_beyond(2)

@@ -19,20 +19,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.command_line import Cli
 from tests.support.fakes import feasible_plan, infeasible_plan
-from tests.support.requests_given import tiny_graph
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 2,
-    "vocab_size": 128,
-    "max_position_embeddings": 128,
-    "hidden_act": "silu",
-}
-"""A small model that can be served."""
+from tests.support.requests_given import TINY_CONFIG, tiny_graph
 
 TRAINED = ("graph.json", "--train", "--batch", "8", "--seq", "128")
 
@@ -128,7 +115,7 @@ def test_a_run_has_its_days_and_price_in_place_of_those_of_tokens(cli: Cli) -> N
 
 
 def test_a_serving_table_has_percentiles_and_fits_eighty_columns(cli: Cli) -> None:
-    Path("config.json").write_text(json.dumps(CONFIG))
+    Path("config.json").write_text(json.dumps(TINY_CONFIG))
     served = ("config.json", "--serve", "--isl", "100", "--osl", "10", "--rate", "4")
     given = ("2x8xMI300X@400Gb,8xH100", "--objective", "cost", "--ttft-p95", "1s")
     assert cli("plan", *served, "--gpus", *given, "--no-store") == 0, cli.err

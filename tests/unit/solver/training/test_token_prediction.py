@@ -100,6 +100,21 @@ def test_hybrids_attend_in_their_module() -> None:
     assert kinds.count(OperatorKind.ATTENTION) == 1 and any("experts" in op.name for op in told.block("head").operators)
 
 
+def test_graphs_of_users_with_several_losses_or_such_names_are_read() -> None:
+    """Two losses are no module, and neither is an operator that only ends as one of a module does."""
+    plain = small(0)
+    head = plain.model.block("head")
+    loss = head.operators[-1]
+    second = replace(loss, name="second_loss", outputs=(replace(loss.outputs[0], name="second"),))
+    joined = replace(loss, name="own_joined_in", kind=OperatorKind.NORM, outputs=(replace(loss.inputs[0], name="other"),))
+    blocks = tuple(replace(b, operators=(*b.operators, second, joined)) if b == head else b for b in plain.model.blocks)
+    graph = replace(plain.model, blocks=blocks)
+    assert mtp_layers_of(graph) == 0 and without_token_prediction(graph) is graph
+    assert not low_precision_products(graph.block("head"))
+    request = replace(plain, model=graph, search=Search(launcher=Launcher.NEMO))
+    assert not check(plan_training(request, stop=never_stop, progress=ignore_progress), request)
+
+
 @pytest.mark.parametrize("name", ["t5-11b", "bert-large"])
 def test_models_that_are_no_decoders_are_refused(name: str) -> None:
     with pytest.raises(WorkloadError, match="mtp_layers are known of decoders") as caught:
