@@ -200,7 +200,7 @@ def _cells(row: int, stage: Stage) -> tuple[str, ...]:
         " + ".join(f"{span.count} x {span.block}" for span in stage.blocks),
         ranks_of(stage.devices),
         axes(stage.axes),
-        stage.recompute.value,
+        stage.recompute.value + stage.of_layers,
         str(stage.zero_stage),
         seconds(stage.time_s),
         f"{gib(stage.memory.total_bytes)} ({percent(stage.memory.total_bytes / stage.memory.capacity_bytes)})",

@@ -190,7 +190,11 @@ def _durations(pipelines: Pipelines, request: TrainingRequest, program: Program,
     forward, inputs, weights = ([0.0] * program.n_positions for _ in range(3))
     for stage, positions in zip(stages, held, strict=True):
         shares = pass_shares(
-            request.model, seq_len=request.workload.seq_len, recompute=stage.recompute, documents=request.workload.documents
+            request.model,
+            seq_len=request.workload.seq_len,
+            recompute=stage.recompute,
+            documents=request.workload.documents,
+            modules=stage.modules,
         )
         parts = (shares.forward, shares.input, shares.weight)
         if slices is not None:

@@ -290,7 +290,9 @@ def _kind(workers: Workers, share: float | None) -> str:
 def _stage(stage: Stage) -> str:
     layers = ", ".join(f"{span.block} {_span(span.first, span.count)}" for span in stage.blocks)
     ranks = ", ".join(_span(devices.first, devices.count) for devices in stage.devices)
-    return f"{layers} on ranks {ranks}: {axes(stage.axes)}, recompute {stage.recompute}, ZeRO {stage.zero_stage}"
+    return (
+        f"{layers} on ranks {ranks}: {axes(stage.axes)}, recompute {stage.recompute}{stage.of_layers}, ZeRO {stage.zero_stage}"
+    )
 
 
 def _span(first: int, count: int) -> str:

@@ -18,6 +18,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.carried_choices import OF_MESHES, StageChoices
 from meshwright.solver.problem.choices import BatchShares, Recompute, StageDegrees
+from meshwright.solver.problem.declared.recompute_modules import read_mode
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
 from meshwright.solver.problem.search import Search
 
@@ -81,8 +82,10 @@ def _with_part(search: Search, part: str) -> Search:
     of_stages = StageChoices.of_words(part)
     if of_stages is not None:
         return of_stages.restricted(replace(search, recompute=(Recompute.FULL,)))
-    if kind == "recompute":
-        return replace(search, recompute=tuple(Recompute(mode) for mode in number.split("/")))
+    if part.startswith("recompute "):
+        modes = [read_mode(words) for words in part.removeprefix("recompute ").split("/")]
+        sets = tuple(modules for _, modules in modes if modules is not None)
+        return replace(search, recompute=tuple(mode for mode, _ in modes), recompute_modules=sets or search.recompute_modules)
     schedule = _SCHEDULE.fullmatch(part)
     if schedule is not None and schedule["name"] in set(Schedule):
         chunks = () if schedule["chunks"] is None else (int(schedule["chunks"]),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from meshwright.app.store.runs import RunFilter, RunOutcome, RunRepository
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.layouts import OfWorkers, Workers
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial
 from meshwright.solver.training.report.trials import Trial
@@ -56,7 +57,15 @@ def under_digests(trials: Sequence[Trial]) -> tuple[Trial, ...]:
 def layout_digest(plan: Plan) -> str:
     """Return ``sha256:<hex>`` of what a plan decides, whatever is predicted of it."""
     document = plan_document(plan)
-    stages = [{name: stage.get(name) for name in _DECIDED} for stage in document["stages"]]
+    # Choices that came later stand where they are made alone, so that older digests stay.
+    chosen = [each.name for each in fields(StageChoices)]
+    stages = [
+        {
+            **{name: stage.get(name) for name in _DECIDED},
+            **{name: stage[name] for name in chosen if stage.get(name) is not None},
+        }
+        for stage in document["stages"]
+    ]
     kept = ("kind", "model", "devices", "axes", "schedule", "microbatch", "optimizer")
     return canonical_digest({**{name: document.get(name) for name in kept}, "stages": stages})
 

@@ -1,16 +1,16 @@
 """The saved activations of a block that each recompute mode drops, and the operators that run again for them.
 
-NONE keeps every saved tensor. SELECTIVE drops what attention cores and norms wrote, where their own inputs are kept, so no
-matrix multiplication runs twice (Korthikanti et al., MLSys'23, section 5; Megatron-LM's recompute modules core_attn and
-layernorm); a framework may mean something else by it (`SelectiveRecompute`). FINE_GRAINED drops what norms, the activation
+NONE keeps every saved tensor. SELECTIVE runs attention cores and norms again, so that no matrix multiplication runs twice
+(Korthikanti et al., MLSys'23, section 5; Megatron-LM's recompute modules core_attn and layernorm); a framework may mean
+something else by it (`SelectiveRecompute`). FINE_GRAINED drops what norms, the activation
 functions of routed experts and the up-projections of latent attention wrote, and attention's inputs that follow from those
-(DeepSeek-V3 report, section 3.2.3; Megatron-LM's modules layernorm, moe_act and mla_up_proj). FULL keeps the block's input
-and runs the whole forward pass again.
+(DeepSeek-V3 report, section 3.2.3; Megatron-LM's modules layernorm, moe_act and mla_up_proj), or other modules that a search
+names. FULL keeps the block's input and runs the whole forward pass again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -26,18 +26,24 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.tp_strategies import SpecKind
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.recompute_modules import (
+    DIMS_OF_MODULES,
+    SELECTIVE_MODULES,
+    USUAL_MODULES,
+    RecomputeModule,
+)
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.problem.token_prediction import module_operators
-
-_RERUN_BY_SELECTIVE = (OperatorKind.ATTENTION, OperatorKind.NORM)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTensors:
-    """Names of tensors that a recompute mode keeps, and of the operators that it runs again."""
+    """Names of tensors that a recompute mode keeps, and of the operators that it runs again, of which ``whole`` run with all
+    that they send."""
 
     tensors: frozenset[str]
     reruns: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
 
     def rerun_share(self, operator: Operator, sizes: Mapping[str, int]) -> float:
         """Share of an operator's forward pass that runs again, under local sizes.
@@ -46,26 +52,29 @@ class KeptTensors:
         """
         if operator.name not in self.reruns:
             return 0.0
-        if operator.kind is not OperatorKind.MATMUL:
+        if operator.kind is not OperatorKind.MATMUL or operator.name in self.whole:
             return 1.0
         dropped = sum(t.elements(sizes) for t in operator.outputs if t.name not in self.tensors)
         return dropped / sum(tensor.elements(sizes) for tensor in operator.outputs)
 
 
 def kept_tensors(
-    block: Block, mode: Recompute, selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS
+    block: Block,
+    mode: Recompute,
+    selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS,
+    modules: Collection[RecomputeModule] = USUAL_MODULES,
 ) -> KeptTensors:
     """Return the tensors that a block keeps under a mode that does not run the whole block again; ``selective`` is the meaning
-    that its framework gives to selective recomputation."""
+    that its framework gives to selective recomputation, ``modules`` are what fine-grained recomputation runs again."""
     match mode:
         case Recompute.NONE:
             return KeptTensors(_saved(block))
         case Recompute.FINE_GRAINED:
-            return _fine_grained(block)
+            return _of_modules(block, modules)
         case Recompute.SELECTIVE if selective is SelectiveRecompute.EVERY_SECOND_PRODUCT:
             return _every_second_product(block)
         case Recompute.SELECTIVE:
-            return _attention_and_norms(block)
+            return _of_modules(block, SELECTIVE_MODULES)
         case Recompute.FULL:
             return KeptTensors(frozenset(), frozenset(operator.name for operator in block.operators))
 
@@ -74,43 +83,69 @@ def _saved(block: Block) -> frozenset[str]:
     return frozenset(name for operator in block.operators for name in operator.saved)
 
 
-def _attention_and_norms(block: Block) -> KeptTensors:
-    """A tensor is dropped only if all inputs of its writer are kept, dropped likewise or the block's."""
+def _of_modules(block: Block, modules: Collection[RecomputeModule]) -> KeptTensors:
+    """Light modules give up what they wrote; of others goes what they alone keep, and all of them runs again.
+
+    Kept besides are tensors that nothing saved, but that what runs again reads: the rotary key of latent attention.
+    """
     saved = _saved(block)
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-
-    def obtainable(name: str) -> bool:
-        """Return True if backward can have the tensor without a matrix multiplication; operators form no cycle, so this
-        ends."""
-        return name not in writer or name in saved or rebuildable(name)
-
-    def rebuildable(name: str) -> bool:
-        return writer[name].kind in _RERUN_BY_SELECTIVE and all(obtainable(tensor.name) for tensor in writer[name].inputs)
-
-    dropped = frozenset(name for name in saved if name in writer and rebuildable(name))
-    return KeptTensors(saved - dropped, _reruns(block, dropped, saved))
-
-
-def _fine_grained(block: Block) -> KeptTensors:
-    """Kept besides are tensors that nothing saved, but that what runs again reads: the rotary key of latent attention."""
-    saved = _saved(block)
-    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    light = {operator.name for operator in block.operators if operator.kind is OperatorKind.NORM}
-    light |= expert_activations(block) | latent_up_projections(block)
-    wanted = [name for name in saved if name in writer and writer[name].name in light]
-    kept, reruns = set(saved) - set(wanted), set[str]()
-    while wanted:
-        operator = writer[wanted.pop()]
+    light, whole = (
+        frozenset[str]().union(*(operators_of(block, module) for module in modules if (module in _LIGHT) is is_light))
+        for is_light in (True, False)
+    )
+    light -= whole
+    kept_outside = {name for operator in block.operators if operator.name not in whole for name in operator.saved}
+    dropped = {
+        name
+        for name in saved
+        if name in writer and (writer[name].name in light or (writer[name].name in whole and name not in kept_outside))
+    }
+    kept, reruns, waiting = set(saved) - dropped, set[str](), [writer[name] for name in dropped]
+    waiting += [operator for operator in block.operators if operator.name in whole]
+    while waiting:
+        operator = waiting.pop()
         if operator.name in reruns:
             continue
         reruns.add(operator.name)
         for tensor in operator.inputs:
             if tensor.name not in kept and tensor.name in writer:
-                if writer[tensor.name].name in light:
-                    wanted.append(tensor.name)
+                if writer[tensor.name].name in light | whole:
+                    waiting.append(writer[tensor.name])
                 else:
                     kept.add(tensor.name)
-    return KeptTensors(frozenset(kept), frozenset(reruns))
+    return KeptTensors(frozenset(kept), frozenset(reruns), whole)
+
+
+_LIGHT = frozenset(USUAL_MODULES)
+"""Modules of which what they wrote is dropped (Megatron-Core's CheckpointWithoutOutput); others are checkpoints, which keep
+what they read."""
+
+
+def operators_of(block: Block, module: RecomputeModule) -> frozenset[str]:
+    """Return the operators of a block's module; none where it has no such module."""
+    match module:
+        case RecomputeModule.LAYERNORM:
+            return _of_kind(block, OperatorKind.NORM)
+        case RecomputeModule.CORE_ATTN:
+            return _of_kind(block, OperatorKind.ATTENTION)
+        case RecomputeModule.MOE_ACT:
+            return expert_activations(block)
+        case RecomputeModule.MLA_UP_PROJ:
+            return latent_up_projections(block)
+        case RecomputeModule.MLP | RecomputeModule.MOE | RecomputeModule.SHARED_EXPERTS:
+            dims = DIMS_OF_MODULES[module]
+            return frozenset(operator.name for operator in block.operators if dims & operator.dims)
+
+
+def _of_kind(block: Block, kind: OperatorKind) -> frozenset[str]:
+    return frozenset(operator.name for operator in block.operators if operator.kind is kind)
+
+
+def modules_of(model: ModelGraph) -> tuple[RecomputeModule, ...]:
+    """Return the modules that layers of a model have."""
+    layers = [block for block in model.blocks if recomputable(block)]
+    return tuple(module for module in RecomputeModule if any(operators_of(block, module) for block in layers))
 
 
 def expert_activations(block: Block) -> frozenset[str]:
@@ -158,20 +193,6 @@ def _every_second_product(block: Block) -> KeptTensors:
     return KeptTensors(kept, reruns)
 
 
-def _reruns(block: Block, dropped: frozenset[str], saved: frozenset[str]) -> frozenset[str]:
-    """Writers of dropped tensors, and of unsaved tensors that those need."""
-    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    kept = saved - dropped
-    wanted, found = list(dropped), set()
-    while wanted:
-        name = wanted.pop()
-        if name in kept or name not in writer or writer[name].name in found:
-            continue
-        found.add(writer[name].name)
-        wanted += [tensor.name for tensor in writer[name].inputs]
-    return frozenset(found)
-
-
 def recomputable(block: Block) -> bool:
     """Return True if launchers can recompute the block: layers yes, the embedding and the block with the loss no."""
     return not any(operator.kind in (OperatorKind.EMBEDDING, OperatorKind.LOSS) for operator in block.operators)
@@ -208,9 +229,11 @@ def kept_bytes(
     *,
     cp: int = 1,
     adapter: Adapter | None = None,
+    modules: tuple[RecomputeModule, ...] = USUAL_MODULES,
 ) -> KeptBytes:
     """Return the bytes that a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format
-    ``saved``, attention over ``cp`` ranks, and weights frozen beside an ``adapter``."""
+    ``saved``, attention over ``cp`` ranks, weights frozen beside an ``adapter``, and fine-grained recomputation of
+    ``modules``."""
     block = replace(block, operators=without_frozen_inputs(block.operators, implementation, adapter))
     products = low_precision_products(block) if recipe.dtype or saved is SavedFormat.FP8 else frozenset()
     rules = SavingRules(
@@ -227,7 +250,7 @@ def kept_bytes(
         implementation.trained,
         implementation.gated_inputs,
     )
-    tensors = {mode: kept_tensors(block, mode, implementation.selective) for mode in PARTIAL_MODES}
+    tensors = {mode: kept_tensors(block, mode, implementation.selective, modules) for mode in PARTIAL_MODES}
     by_mode = {
         mode: saved_element_bytes(block.operators, rules, kept=each.tensors, rerun=each.reruns)
         for mode, each in tensors.items()

@@ -51,6 +51,7 @@ from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, Strategy, c
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.declared.constraints import asked_shardings
+from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.sharding_problem.criteria_graph import CriteriaGraph
 from meshwright.solver.sharding_problem.frontier import OperatorSearch
@@ -266,6 +267,23 @@ def build_block_problem(
     return BlockProblem(IntraOpProblem(node_costs, tuple(edges), n_objectives=n_objectives(OF_MODE)), choices)
 
 
+def with_modules(graph: ModelGraph, block: Block, setting: BlockSetting, usual: BlockProblem) -> BlockProblem:
+    """The sharding problem of a block under the setting's modules of fine-grained recomputation, from that of the ``usual``
+    ones under a setting alike in all else."""
+    costing = _Costing(graph, block, setting, {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp})
+    nodes = tuple(
+        costing.with_modules(operator, options, known)
+        for operator, options, known in zip(block.operators, usual.strategies, usual.problem.node_costs, strict=True)
+    )
+    edges = []
+    for edge in usual.problem.edges:
+        again = costing.sends_again(Recompute.FINE_GRAINED, block.operators[edge.source], block.operators[edge.target])
+        cost = edge.cost.copy()
+        cost[..., Criterion.FINE_GRAINED_S] = cost[..., Criterion.FORWARD_S] if again else 0.0
+        edges.append(replace(edge, cost=cost))
+    return replace(usual, problem=replace(usual.problem, node_costs=nodes, edges=tuple(edges)))
+
+
 def least_compute_s(
     graph: ModelGraph, block: Block, setting: BlockSetting, known: dict[tuple[object, ...], float]
 ) -> float | None:
@@ -420,16 +438,45 @@ class _Costing:
             self._add_context_parallel(cost, operator, local, time)
         cost[Criterion.BESIDE_S] = cost[Criterion.TIME_S]
         self._add_expert_parallel(cost, operator, strategy)
+        for mode, (rerun_s, _) in OF_MODE.items():
+            if operator.name in self.kept_bytes.tensors[mode].whole:
+                cost[rerun_s] = cost[Criterion.FORWARD_S]
         return cost
 
     def edge(self, source: Operator, a: Strategy, target: Operator, b: Strategy, tensor: Tensor) -> FloatArray:
         """Cost vector of resharding one tensor forward, and its gradient backward."""
         forward, backward = self.communication.edge_s(Placed(source, a), Placed(target, b), tensor)
         cost = self._communication(forward, backward)
-        if target.kind is OperatorKind.MATMUL and target.name in self.kept_bytes.tensors[Recompute.FINE_GRAINED].reruns:
-            # An up-projection that runs again gathers its latent again.
-            cost[Criterion.FINE_GRAINED_S] += forward
+        for mode, (rerun_s, _) in OF_MODE.items():
+            if self.sends_again(mode, source, target):
+                cost[rerun_s] += forward
         return cost
+
+    def sends_again(self, mode: Recompute, source: Operator, target: Operator) -> bool:
+        """Return True if what one operator sends another is sent again under a mode: an up-projection that runs again gathers
+        its latent, a module that runs again sends all that it sent."""
+        again = self.kept_bytes.tensors[mode]
+        gathers = target.kind is OperatorKind.MATMUL and target.name in again.reruns
+        return gathers or bool({source.name, target.name} & again.whole)
+
+    def with_modules(self, operator: Operator, options: Sequence[Strategy], usual: FloatArray) -> FloatArray:
+        """Cost vectors of one operator from those of the usual modules."""
+        again, costs = self.kept_bytes.tensors[Recompute.FINE_GRAINED], usual.copy()
+        if operator.name in again.whole:
+            costs[:, Criterion.FINE_GRAINED_S] = costs[:, Criterion.FORWARD_S]
+        elif operator.name not in again.reruns:
+            costs[:, Criterion.FINE_GRAINED_S] = 0.0
+        mine, others = (
+            kept_in(self.block, each).by_mode[Recompute.FINE_GRAINED]
+            for each in (self.setting, replace(self.setting, modules=USUAL_MODULES))
+        )
+        for tensor in operator.outputs:
+            more = mine.get(tensor.name, 0.0) - others.get(tensor.name, 0.0)
+            for row, strategy in enumerate(options if more else ()):
+                evenly = strategy.local_sizes(self.sizes, self.setting.tp)
+                local = self.region.local_sizes(operator, evenly, ep=self.setting.ep)
+                costs[row, Criterion.FINE_GRAINED_BYTES] += more * self._kept_elements(tensor, local)
+        return costs
 
     def _communication(self, forward_s: float, backward_s: float) -> FloatArray:
         cost = np.zeros(len(Criterion))
@@ -438,16 +485,18 @@ class _Costing:
         return cost
 
     def _add_saved(self, cost: FloatArray, tensor: Tensor, local: dict[str, int]) -> None:
+        elements, by_mode = self._kept_elements(tensor, local), self.kept_bytes.by_mode
+        cost[Criterion.SAVED_BYTES] += elements * by_mode[Recompute.NONE].get(tensor.name, 0.0)
+        for mode, (_, held) in OF_MODE.items():
+            cost[held] += elements * by_mode[mode].get(tensor.name, 0.0)
+
+    def _kept_elements(self, tensor: Tensor, local: dict[str, int]) -> float:
         gathered = self.setting.implementation.logits is Logits.GATHERED and VOCAB in tensor.dims
         # The loss keeps its own copy, of all columns once they are gathered.
         elements = float(tensor.elements(self.sizes if gathered else local))
         if tensor.name in self.region.tensors:
             elements *= self.setting.expert_load
-        elements *= self.ranks.copies(self.block, tensor, local)
-        by_mode = self.kept_bytes.by_mode
-        cost[Criterion.SAVED_BYTES] += elements * by_mode[Recompute.NONE].get(tensor.name, 0.0)
-        for mode, (_, held) in OF_MODE.items():
-            cost[held] += elements * by_mode[mode].get(tensor.name, 0.0)
+        return elements * self.ranks.copies(self.block, tensor, local)
 
     def _add_boundary(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
         """Resharding between the residual stream's layout and the operators at the block's ends."""
@@ -507,7 +556,9 @@ class _Costing:
 def kept_in(block: Block, setting: BlockSetting) -> KeptBytes:
     """Return the bytes that a block keeps for the backward pass in a setting."""
     dtype, framework, adapter = setting.dtype, setting.implementation, setting.adapter
-    return kept_bytes(block, dtype, framework, setting.recipe, setting.saved, cp=setting.cp, adapter=adapter)
+    return kept_bytes(
+        block, dtype, framework, setting.recipe, setting.saved, cp=setting.cp, adapter=adapter, modules=setting.modules
+    )
 
 
 # The seconds that tensor-parallel communication adds to the operators of a block: in full, or what the products beside it do

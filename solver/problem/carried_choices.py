@@ -9,10 +9,18 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from meshwright.solver.problem.choice import Degrees, MeshChoice, RankedDegrees
-from meshwright.solver.problem.choices import Launcher, Space
+from meshwright.solver.problem.choices import Launcher, Recompute, Space
 from meshwright.solver.problem.declared.cp_keys import CP_KEYS, CpKeys
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import LAUNCHERS, MECHANISM, UNDECIDED, in_words, read_words
+from meshwright.solver.problem.declared.recompute_modules import (
+    SELECTIVE_MODULES,
+    USUAL_MODULES,
+    RecomputeModule,
+    mode_in_words,
+    modules_of_words,
+    words_of_modules,
+)
 from meshwright.solver.problem.search import Search
 
 OF_MESHES: Mapping[str, MeshChoice] = MappingProxyType({"rank_order": RANK_ORDER, "cp_keys": CP_KEYS})
@@ -91,9 +99,11 @@ class StageChoices:
 
     recompute_layers   first layers of the stage, or of each of its chunks, that are recomputed whole, where recompute is full
                        and not all are
+    recompute_modules  the modules that fine-grained recomputation runs again, in words joined by +; None for the usual ones
     """
 
     recompute_layers: int | None = None
+    recompute_modules: str | None = None
 
     @property
     def recomputes_some(self) -> bool:
@@ -106,14 +116,35 @@ class StageChoices:
         return self.recompute_layers == UNDECIDED
 
     @property
-    def sort_key(self) -> tuple[int, ...]:
+    def sort_key(self) -> tuple[int | str, ...]:
         """Canonical order among equals: what is usual first."""
-        return (self.recompute_layers or 0,)
+        return (self.recompute_layers or 0, self.recompute_modules or "")
+
+    @property
+    def modules(self) -> tuple[RecomputeModule, ...]:
+        """The modules that run again under fine-grained recomputation."""
+        return USUAL_MODULES if self.recompute_modules is None else modules_of_words(self.recompute_modules)
 
     @property
     def mechanisms(self) -> list[str]:
         """What must be set up, in words, instead of the recomputation of all layers."""
         return [MECHANISM] if self.recomputes_some else []
+
+    @classmethod
+    def of_modules(cls, named: Iterable[str]) -> tuple[Recompute, StageChoices]:
+        """Return the mode that runs modules again, and the choices that name them; none where no module is named. Raises
+        InvalidInputError for other words."""
+        words = "+".join(named)
+        if not words:
+            return Recompute.NONE, cls()
+        modules = modules_of_words(words)
+        if modules == SELECTIVE_MODULES:
+            return Recompute.SELECTIVE, cls()
+        return Recompute.FINE_GRAINED, cls(recompute_modules=words_of_modules(modules))
+
+    def under(self, mode: Recompute) -> StageChoices:
+        """Return the choices of a stage that runs a mode: modules are those of fine-grained recomputation."""
+        return self if mode is Recompute.FINE_GRAINED else replace(self, recompute_modules=None)
 
     def with_layers(self, number: int | None = UNDECIDED) -> StageChoices:
         """Return the same choices with so many first layers recomputed, None for all of them or none."""
@@ -121,12 +152,15 @@ class StageChoices:
 
     @property
     def of_layers(self) -> str:
-        """Of how many layers a stage recomputes, in words behind its mode; empty for all of them."""
-        return "" if self.recompute_layers is None else f" of {self.recompute_layers}"
+        """Of how many layers, or of which modules, a stage recomputes, in words behind its mode; empty for the usual ones."""
+        of = self.recompute_modules if self.recompute_layers is None else self.recompute_layers
+        return "" if of is None else f" of {of}"
 
     def recompute_words(self, modes: Iterable[str], *, pp: int) -> str:
         """Return what ``pp`` stages recompute, in the name of a candidate that has these modes."""
-        return f"recompute {'/'.join(modes)}" if self.recompute_layers is None else in_words(self.recompute_layers, pp=pp)
+        if self.recompute_layers is not None:
+            return in_words(self.recompute_layers, pp=pp)
+        return f"recompute {'/'.join(mode_in_words(mode, self.recompute_modules) for mode in modes)}"
 
     @staticmethod
     def are_open(search: Search) -> bool:
@@ -142,7 +176,9 @@ class StageChoices:
 
     def restricted(self, search: Search) -> Search:
         """Return the search that allows these choices alone, and all of its own of those that are not decided."""
-        number = self.recompute_layers
+        number, modules = self.recompute_layers, self.recompute_modules
+        if modules is not None:
+            search = replace(search, recompute_modules=(modules,))
         return search if number in (None, UNDECIDED) else replace(search, recompute_layers=(number,))
 
 

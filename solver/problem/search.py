@@ -51,6 +51,7 @@ from meshwright.solver.problem.declared.cp_keys import CP_KEYS, CpKeys
 from meshwright.solver.problem.declared.expert_overlap import EXPERT_OVERLAP, ExpertOverlap
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
+from meshwright.solver.problem.declared.recompute_modules import RECOMPUTE_MODULES, in_order
 
 # The kinds of choices that fields of a search are: each says what all fields of its kind have in common.
 
@@ -165,6 +166,8 @@ class Search:
     recompute, zero_stages       allowed memory choices
     recompute_layers             allowed numbers of first layers that are recomputed whole, where they are neither none nor all;
                                  none named: any
+    recompute_modules            allowed sets of modules that fine-grained recomputation runs again, each in words joined by +;
+                                 any: all of the model's; none named: norms, expert activations and up-projections of latents
     shard_ranks                  allowed numbers of ranks among which ZeRO shards; dp x cp for all of them
     optimizers                   optimizers that the plan may choose from; none named: the workload's alone
     gradients                    whether gradients may be released layer by layer; none named: they are kept
@@ -262,6 +265,7 @@ class Search:
         ),
     ] = ()
     recompute_layers: Annotated[tuple[PositiveInt, ...], RECOMPUTE_LAYERS] = ()
+    recompute_modules: Annotated[tuple[Name, ...], RECOMPUTE_MODULES] = ()
     zero_stages: Annotated[
         tuple[NonNegativeInt, ...],
         restriction(
@@ -425,6 +429,7 @@ class Search:
         too_high = [stage for stage in self.zero_stages if stage > 3]
         if too_high:
             raise WorkloadError("unknown ZeRO stage", given=too_high, allowed="0, 1, 2, 3")
+        object.__setattr__(self, "recompute_modules", tuple(map(in_order, self.recompute_modules)))
 
 
 LEDGER: Mapping[str, LedgerEntry] = ledger_of(Search)

@@ -21,6 +21,9 @@ def opened(name: str, *, group_names: Sequence[str]) -> Any:
     takes the last member of its enum, or its default and 1; a name is that of what a machine has, so it stays. Constraints ask
     for whole operators.
     """
+    if name == "recompute_modules":
+        # Of modules that every model with attention has.
+        return ("layernorm", "layernorm+core_attn")
     default, kind = LEDGER[name].default, _bare(_HINTS[name])
     if get_origin(kind) is tuple:
         return _values(get_args(kind)[0], group_names)

@@ -17,8 +17,10 @@ from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.pipeline import Schedule, fills
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
+from meshwright.solver.problem.declared.recompute_modules import in_order
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.space.candidates import Candidate, may_pair
@@ -52,7 +54,8 @@ def given_plan(run: Run) -> UsedPlan:
     mesh, source = _mesh(run), run.reading
     if _schedule_name(run.schedule) not in _SCHEDULES:
         raise NotPredictedError(f"no training cost model for schedule {run.schedule}")
-    if run.recompute not in _RECOMPUTE:
+    mode, _, modules = run.recompute.partition(" of ")
+    if mode not in _RECOMPUTE:
         raise NotPredictedError(f"no training cost model for recomputation {run.recompute}")
     microbatch, count = _microbatches(run, mesh)
     cluster = cluster_of(run)
@@ -82,9 +85,10 @@ def given_plan(run: Run) -> UsedPlan:
         count,
         _zero_stage(run.zero, source),
         boundary,
-        (_RECOMPUTE[run.recompute],),
+        (_RECOMPUTE[mode],),
         _pipelining(run, mesh, count),
         expert_overlap=_expert_overlap(run, mesh, count),
+        choices=StageChoices(recompute_modules=in_order(modules)) if modules else USUAL_STAGE,
     )
     model, workload = as_implemented(model_graph(run), workload, Search())
     request = TrainingRequest(model, cluster, workload)

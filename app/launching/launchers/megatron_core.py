@@ -260,6 +260,8 @@ def _recompute_words(plan: PipelinePlan, shape: DecoderShape) -> list[Words]:
             return []
         case Recompute.FINE_GRAINED:
             modules = ["layernorm", *(["moe_act"] if shape.mixture else []), *(["mla_up_proj"] if shape.latent else [])]
+            chosen = plan.stages[0].recompute_modules
+            modules = modules if chosen is None else chosen.split("+")
             return [(*say("recompute_granularity", "selective"), *say("recompute_modules", *modules))]
         case Recompute.SELECTIVE:
             return [(*say("recompute_granularity", "selective"), *say("recompute_modules", "core_attn", "layernorm"))]

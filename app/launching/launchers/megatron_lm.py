@@ -4,13 +4,13 @@ words of plans; a plan as its arguments is in `megatron_core`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from meshwright.app.launching.parts.flag import Flag, FlagTable, GivenFlag, count, share
 from meshwright.app.launching.parts.start import Start
-from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.parts.stated import StatedTraining, stated_modules
 from meshwright.app.models.catalog import model, model_names
 from meshwright.app.models.catalog.copies import catalogue_name_in_words
 from meshwright.costmodels.errors import InvalidInputError
@@ -28,7 +28,7 @@ from meshwright.costmodels.model.implementation import (
 from meshwright.costmodels.network.token_dispatch import TokenDispatch
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
-from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
@@ -306,7 +306,7 @@ def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: S
     Raises InvalidInputError for a value that can't be.
     """
     pipeline = _pipeline(flags)
-    recompute, layers, notes = _recompute(flags)
+    recompute, stages, notes = _recompute(flags)
     unpaired = _unpaired(flags, pipeline, recompute)
     sizes = named_config(flags)
     cp = flags.context_parallel_size or 1
@@ -342,7 +342,7 @@ def stated_by_flags(flags: MegatronFlags, given: tuple[GivenFlag, ...], start: S
             CpKeys.GATHERED if flags.cp_comm_type == "all_gather" else CpKeys.RING,
         ),
         recompute=recompute,
-        stages=USUAL_STAGE.with_layers(layers),
+        stages=stages,
         offload=_offload(flags),
         workload=_workload(flags),
     )
@@ -407,27 +407,20 @@ def _zero_stage(flags: MegatronFlags) -> int:
     return int(flags.use_distributed_optimizer)
 
 
-def _recompute(flags: MegatronFlags) -> tuple[Recompute, int | None, tuple[str, ...]]:
-    """The mode, the layers of a stage that are recomputed whole where not all are, and what was taken for granted."""
+def _recompute(flags: MegatronFlags) -> tuple[Recompute, StageChoices, tuple[str, ...]]:
+    """The mode; the layers of a stage that are recomputed whole where not all are, or the modules of all layers; and what was
+    taken for granted."""
     if flags.activations_checkpoint_method is not None:
         # The name of full recomputation until 2022.
-        return Recompute.FULL, None, ()
+        return Recompute.FULL, USUAL_STAGE, ()
     granularity = flags.recompute_granularity or ("selective" if flags.recompute_activations else None)
     if granularity is None:
-        return Recompute.NONE, None, ()
+        return Recompute.NONE, USUAL_STAGE, ()
     if granularity == "full":
         # Of each stage, or of each of its virtual stages.
-        return Recompute.FULL, flags.recompute_num_layers if flags.recompute_method == "block" else None, ()
-    modules = flags.recompute_modules or ("core_attn",)
-    if "core_attn" in modules:
-        return Recompute.SELECTIVE, None, _beside(modules, ("core_attn", "layernorm"))
-    return Recompute.FINE_GRAINED, None, _beside(modules, ("layernorm", "moe_act", "mla_up_proj"))
-
-
-def _beside(modules: Sequence[str], planned: Sequence[str]) -> tuple[str, ...]:
-    """Modules that are recomputed and that no mode has."""
-    others = [module for module in modules if module not in planned]
-    return (f"recomputed modules that no figure takes into account: {', '.join(others)}",) if others else ()
+        some = flags.recompute_num_layers if flags.recompute_method == "block" else None
+        return Recompute.FULL, USUAL_STAGE.with_layers(some), ()
+    return stated_modules(flags.recompute_modules)
 
 
 def _offload(flags: MegatronFlags) -> Offload:

@@ -17,7 +17,7 @@ from meshwright.app.launching.launchers.megatron_lm import MegatronFlags, stated
 from meshwright.app.launching.parts.flag import Flag, FlagTable, count, share, truth
 from meshwright.app.launching.parts.launch_files import config_of, words_of_config
 from meshwright.app.launching.parts.start import Start
-from meshwright.app.launching.parts.stated import StatedTraining
+from meshwright.app.launching.parts.stated import StatedTraining, stated_modules
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.costmodels.units import DType
@@ -53,6 +53,7 @@ class RecipeKeys:
     granularity: str | None = None
     recompute_num_layers: int | None = None
     recompute_method: str | None = None
+    recompute_modules: tuple[str, ...] = ()
     recomputes: bool | None = None
     weights_on_host: bool | None = None
     state_on_host: bool | None = None
@@ -164,6 +165,11 @@ RECIPES = FlagTable(
             ),
             "recompute_method",
             _none_or(str),
+        ),
+        Flag(
+            ("model.recompute-modules", f"{_OF_MEGATRON}.override-transformer-config.recompute-modules"),
+            "recompute_modules",
+            lambda text: () if text.casefold() in ("null", "none") else _listed(text),
         ),
         Flag(
             (
@@ -367,14 +373,17 @@ def read_recipe(start: Start, launcher: Launcher = Launcher.MEGATRON_LM) -> Stat
     is_megatron = _is_megatron(keys, document)
     tp, pp, cp = keys.tp or 1, keys.pp or 1, (keys.cp or 1) * (keys.ulysses or 1)
     chunks = (keys.virtual or 1) if pp > 1 else 1
-    recompute = _recompute(keys)
+    recompute, stages, unpriced = _recompute(keys)
     world = start.world or (None if keys.devices is None else keys.devices * (keys.nodes or 1))
     offload = _offload(keys)
     return StatedTraining(
         launcher=launcher if is_megatron else Launcher.ACCELERATE,
         given=read.given,
         environment=start.environment,
-        notes=("the recipe is read for its model and the layout of its training; rollouts and other models are not priced",),
+        notes=(
+            "the recipe is read for its model and the layout of its training; rollouts and other models are not priced",
+            *unpriced,
+        ),
         model=keys.model or (None if keys.recipe is None else _ENDS_OF_RECIPES.sub("", keys.recipe).replace("_", "-")),
         world=world,
         tp=tp,
@@ -392,7 +401,7 @@ def read_recipe(start: Start, launcher: Launcher = Launcher.MEGATRON_LM) -> Stat
         shard_ranks=keys.shard_ranks,
         sequence_parallel=is_megatron and tp > 1 and keys.sequence_parallel is not False,
         recompute=recompute,
-        stages=_stages(keys, recompute),
+        stages=stages,
         offload=offload,
         workload={"precision": _FORMATS.get((keys.precision or "bf16").casefold(), DType.BF16).value},
     )
@@ -442,17 +451,15 @@ def _is_megatron(keys: RecipeKeys, document: Mapping[str, Any]) -> bool:
     return not any(value is not None for value in (keys.prompt, keys.response, keys.whole_batch))
 
 
-def _recompute(keys: RecipeKeys) -> Recompute:
+def _recompute(keys: RecipeKeys) -> tuple[Recompute, StageChoices, tuple[str, ...]]:
+    """The mode; the layers of each stage that are recomputed where the method takes some, or the modules of all layers; and
+    what was taken for granted."""
     if keys.recomputes or keys.granularity == "full":
-        return Recompute.FULL
-    return Recompute.SELECTIVE if keys.granularity == "selective" else Recompute.NONE
-
-
-def _stages(keys: RecipeKeys, recompute: Recompute) -> StageChoices:
-    """Layers of each stage that are recomputed, where the method takes some."""
-    if recompute is Recompute.FULL and keys.recompute_method == "block" and keys.recompute_num_layers is not None:
-        return USUAL_STAGE.with_layers(keys.recompute_num_layers)
-    return USUAL_STAGE
+        some = keys.recompute_num_layers if keys.recompute_method == "block" else None
+        return Recompute.FULL, USUAL_STAGE.with_layers(some), ()
+    if keys.granularity == "selective":
+        return stated_modules(keys.recompute_modules)
+    return Recompute.NONE, USUAL_STAGE, ()
 
 
 def _offload(keys: RecipeKeys) -> Offload:

@@ -78,7 +78,9 @@ def with_one_recompute_mode(plan: Plan) -> Plan:
         return plan
     pipelines = plan.layout.pipelines
     mode = _most_saving(pipelines.stages)
-    return with_pipelines(plan, replace(pipelines, stages=tuple(replace(stage, recompute=mode) for stage in pipelines.stages)))
+    modules = next((stage.recompute_modules for stage in pipelines.stages if stage.recompute is mode), None)
+    stages = tuple(replace(stage, recompute=mode, recompute_modules=modules) for stage in pipelines.stages)
+    return with_pipelines(plan, replace(pipelines, stages=stages))
 
 
 def recompute_mode(plan: PipelinePlan) -> Recompute:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,6 +14,7 @@ from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offlo
 from meshwright.solver.problem.carried_choices import USUAL_MESH, USUAL_STAGE, MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Launcher, Recompute, TpOverlap
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
+from meshwright.solver.problem.declared.recompute_modules import RecomputeModule
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,12 @@ class StatedTraining:
 
 
 Stated = StatedServer | StatedTraining
+
+
+def stated_modules(named: Sequence[str]) -> tuple[Recompute, StageChoices, tuple[str, ...]]:
+    """Return what Megatron-Core's selective recomputation of modules is, attention's alone where none is named, and what of it
+    no figure takes into account."""
+    known = [module for module in named or ("core_attn",) if module in set(RecomputeModule)]
+    others = [module for module in named if module not in known]
+    notes = (f"recomputed modules that no figure takes into account: {', '.join(others)}",) if others else ()
+    return (*StageChoices.of_modules(known), notes)

@@ -13,9 +13,12 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.carried_choices import MeshChoices
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, words_of_modules
+from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.decoders import is_layer
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
@@ -104,6 +107,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
     size = microbatch_of(request, stated)
     boundary = sharded(SEQ) if stated.sequence_parallel else REPLICATED
     ranks = replicas * stated.cp
+    modules = _modules(request.model, stated)
     mesh = Mesh(dp=replicas, tp=stated.tp, pp=stated.pp, cp=stated.cp, ep=stated.ep, ulysses=stated.ulysses, etp=stated.etp)
     candidate = Candidate(
         replace(mesh, choices=MeshChoices.of(stated.mesh, mesh)),
@@ -117,6 +121,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
         offload=stated.offload,
         tp_overlap=stated.tp_overlap,
         expert_overlap=stated.expert_overlap,
+        choices=USUAL_STAGE if modules is None else StageChoices(recompute_modules=modules),
     )
     try:
         costs = TrainingCosts(request)
@@ -130,6 +135,16 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
     tables = costs.stage_tables(candidate, sharding, kinds)
     decision = Decision(candidate, sharding, spans)
     return CostedRun(request, costs, decision, evaluate_decision(decision, tables)).plan()
+
+
+def _modules(model: ModelGraph, stated: StatedTraining) -> str | None:
+    """The modules that run again, of those that the model has, in words; None for the usual ones, and in other modes."""
+    if stated.recompute is not Recompute.FINE_GRAINED:
+        return None
+    has = modules_of(model)
+    named = [module for module in stated.stages.modules if module in has]
+    usual = [module for module in USUAL_MODULES if module in has]
+    return None if named == usual else words_of_modules(named)
 
 
 def _with_some_layers(

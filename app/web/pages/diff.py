@@ -81,7 +81,7 @@ def _facts(answered: AnsweredRequest) -> Iterable[tuple[str, str]]:
     yield "certificate", certificate_in_words(plan, answered.request)
     yield "degrees", _joined(axes(stage.axes) for stage in stages)
     yield "stages", f"{len(stages)}"
-    yield "recompute", _joined(stage.recompute.value for stage in stages)
+    yield "recompute", _joined(stage.recompute.value + stage.of_layers for stage in stages)
     yield "ZeRO", _joined(str(stage.zero_stage) for stage in stages)
     yield "fullest device", "" if plan.predicted is None else gib(plan.predicted.peak_memory_bytes)
 

@@ -31,10 +31,12 @@ from meshwright.solver.blocks.sharding_problem import (
     kept_in,
     n_objectives,
     sum_of_slices,
+    with_modules,
 )
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec
 from meshwright.solver.control import Stop, UnitOfWork, heed, never_stop, unit_of_work
 from meshwright.solver.problem.choices import Recompute, TpOverlap
+from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.sharding_problem.frontier import OperatorSearch
@@ -114,6 +116,9 @@ class BlockCosts:
             of_slices = [self.problem(block, part) for part in setting.parts]
             known = [problem for problem in of_slices if problem is not None]
             self._problems[key] = joined_slices(known) if len(known) == len(of_slices) else None
+        elif key not in self._problems and setting.modules != USUAL_MODULES:
+            usual = self.problem(block, replace(setting, modules=USUAL_MODULES))
+            self._problems[key] = usual and with_modules(self.model, self.model.block(block), setting, usual)
         elif key not in self._problems:
             beside = (block, setting.beside_attention)
             built = build_block_problem(self.model, self.model.block(block), setting, like=self._alike.get(beside))

@@ -39,6 +39,7 @@ from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import heed
 from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.recompute_modules import RecomputeModule
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.block_costs import BlockCosts
@@ -133,7 +134,7 @@ class CandidateSettings(BlockCosts):
         mesh, slices = candidate.mesh, candidate.pipelining.slices
         key = (
             *(kind, candidate.microbatch, candidate.boundary, candidate.tp_overlap, slices),
-            *(mesh.gathers_keys, candidate.paired),
+            *(mesh.gathers_keys, candidate.paired, candidate.choices.recompute_modules),
         )
         if key not in self._settings:
             made = self._settings_of(candidate, kind)
@@ -170,6 +171,7 @@ class CandidateSettings(BlockCosts):
                 documents=self.workload.documents,
                 gathers_keys=candidate.mesh.gathers_keys,
                 constraints=self.request.search.constraints,
+                modules=candidate.choices.modules,
             )
             for device in kind.devices
         )
@@ -462,6 +464,7 @@ class TrainingCosts(RowCosting):
     def __init__(self, request: TrainingRequest, *, implementation: Implementation | None = None):
         super().__init__(request, implementation=implementation)
         self._insides: dict[StageKind, StageKind] = {}
+        self._shares: dict[tuple[Recompute, tuple[RecomputeModule, ...]], PassShares] = {}
         self._unscheduled: tuple[object, dict[tuple[StageKind, Sharding, int], StageTable]] = (None, {})
 
     def with_memory_reserve(self, reserve: float) -> TrainingCosts:
@@ -564,15 +567,20 @@ class TrainingCosts(RowCosting):
 
     def waiting_of(self, candidate: Candidate) -> float:
         """Return the wait of a candidate's schedule of whole sequences over that of 1F1B."""
-        shares = self._pass_shares[candidate.recompute[0]]
+        shares = self._pass_shares(candidate.recompute[0], candidate.choices.modules)
         return waiting(candidate.pipelining, pp=candidate.mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
 
-    @cached_property
-    def _pass_shares(self) -> dict[Recompute, PassShares]:
-        return {
-            mode: pass_shares(self.model, seq_len=self.workload.seq_len, recompute=mode, documents=self.workload.documents)
-            for mode in Recompute
-        }
+    def _pass_shares(self, mode: Recompute, modules: tuple[RecomputeModule, ...]) -> PassShares:
+        key = (mode, modules)
+        if key not in self._shares:
+            self._shares[key] = pass_shares(
+                self.model,
+                seq_len=self.workload.seq_len,
+                recompute=mode,
+                documents=self.workload.documents,
+                modules=modules,
+            )
+        return self._shares[key]
 
     def _device_table(self, candidate: Candidate, kind: StageKind, setting: BlockSetting, sharding: Sharding) -> StageTable:
         costs = self.sharded_costs(setting, sharding)

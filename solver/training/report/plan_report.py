@@ -145,7 +145,7 @@ def decided_plan(
             axes=axes_of(mesh),
             recompute=spans[0].recompute,
             zero_stage=candidate.zero_stage,
-            **named(candidate.choices),
+            **named(candidate.choices.under(spans[0].recompute)),
             shard_ranks=candidate.shard_ranks,
             offload=candidate.offload,
             gradients=candidate.gradients,

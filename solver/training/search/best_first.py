@@ -26,7 +26,7 @@ import numpy.typing as npt
 from meshwright.costmodels.pipeline import ChunkCount
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, SearchStopped, Stop
-from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, Sharding, StageKind, StageTable, evaluate_decision
@@ -367,10 +367,12 @@ def search(
 
 @dataclass(frozen=True)
 class _Unpriced:
-    """A family whose blocks have not been costed yet: its bound is what the host takes. ``index`` is its place in the space."""
+    """A family whose blocks have not been costed yet: its bound is what the host takes, or, where it ``is_plain``, what all
+    takes if nothing runs again. ``index`` is its place in the space."""
 
     family: CandidateFamily
     index: int
+    is_plain: bool = False
 
 
 @dataclass(frozen=True)
@@ -411,13 +413,17 @@ class _Search:
         self.bundling = Bundling(costs) if many else None
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
+        self._plain: dict[tuple[object, ...], float | None] = {}
+        launch = 0.0
         for family in families(request):
             if stop():
                 self._push(0.0, _Unlisted())
                 break
             self.result.n_candidates += family.n_candidates
             index = next(self._order)
-            self._push(aim.launch_bound(family), _Unpriced(family, index), index)
+            # Families that differ in the modules that run again come after one another, and launch no less than one of them.
+            launch = aim.launch_bound(family) if family.modules is None else launch
+            self._push(launch, _Unpriced(family, index), index)
 
     def is_over(self, limit: float) -> bool:
         """Return True if nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
@@ -461,10 +467,23 @@ class _Search:
         self._push(bound, node)
 
     def price_family(self, unpriced: _Unpriced) -> None:
-        """Put a family back under its bound, or drop it if its blocks can't be sharded its way."""
-        bound = self.aim.family_bound(unpriced.family)
+        """Put a family back under its bound, or drop it if its blocks can't be sharded its way.
+
+        One whose modules are named comes back first under what it takes if nothing runs again, as long as with other modules.
+        """
+        family = unpriced.family
+        if family.modules is not None and not unpriced.is_plain:
+            ways = (family.tp_overlap, family.expert_overlap, family.pipelinings)
+            key = (family.mesh, family.microbatch, family.boundary, *ways)
+            if key not in self._plain:
+                self._plain[key] = self.aim.family_bound(replace(family, modules=None, recompute=((Recompute.NONE,),)))
+            plain = self._plain[key]
+            if plain is not None:
+                self._push(plain, replace(unpriced, is_plain=True), unpriced.index)
+            return
+        bound = self.aim.family_bound(family)
         if bound is not None:
-            self._push(bound, unpriced.family, unpriced.index)
+            self._push(bound, family, unpriced.index)
 
     def expand_family(self, bound: float, family: CandidateFamily) -> None:
         """Put a family's choices of recompute modes in its place; of one choice its members, those that differ in chunks

@@ -446,7 +446,7 @@ class SharedFigures:
 
     def ways_of(self, family: CandidateFamily) -> tuple[ScheduleWay, ...]:
         """The ways to run the members of a family, in the order of its candidates; last those that recompute some layers."""
-        key = (family.mesh.pp > 1, family.recompute, family.pipelinings, family.layers)
+        key = (family.mesh.pp > 1, family.recompute, family.pipelinings, family.layers, family.modules)
         if key not in self._ways:
             self._ways[key] = (*_of_whole_stages(family), *_of_some_layers(family))
         return self._ways[key]
@@ -488,7 +488,7 @@ class SharedFigures:
 
     def waiting_of(self, like: Candidate, choice: Pipelining, first_mode: Recompute) -> float:
         """Return the wait of a schedule over that of 1F1B, for a candidate like this one, whose first mode is given."""
-        key = (choice, like.mesh.pp, like.n_microbatches, first_mode)
+        key = (choice, like.mesh.pp, like.n_microbatches, first_mode, like.choices.recompute_modules)
         if key not in self._waiting:
             self._waiting[key] = self.costs.waiting_of(replace(like, pipelining=choice, recompute=(first_mode,)))
         return self._waiting[key]

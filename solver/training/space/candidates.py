@@ -11,12 +11,14 @@ from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer, Tier
 from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.costmodels.pipeline import ChunkCount, Schedule, paired_share
+from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
 from meshwright.solver.problem.choice import LedgerEntry, Published
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, System, TpOverlap
 from meshwright.solver.problem.declared.expert_overlap import LAUNCHERS as OVERLAPPING
 from meshwright.solver.problem.declared.expert_overlap import MECHANISM, ExpertOverlap
+from meshwright.solver.problem.declared.recompute_modules import RecomputeModule, sets_of
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers import nanotron_stages
 from meshwright.solver.problem.launchers.table import TRAINERS
@@ -171,9 +173,10 @@ class Candidate:
     @property
     def pairs_passes(self) -> bool:
         """True if passes of two micro-batches run at once, so that each hides the exchanges of tokens of the other: nothing
-        does while a whole layer runs again."""
+        does while a whole layer runs again, or all that is exchanged."""
         in_pairs = self.pipelining.traits.pairs_passes or self.expert_overlap is ExpertOverlap.BATCH
-        return self.mesh.ep > 1 and in_pairs and Recompute.FULL not in self.table_modes
+        again = Recompute.FULL in self.table_modes or RecomputeModule.MOE in self.choices.modules
+        return self.mesh.ep > 1 and in_pairs and not again
 
     @property
     def paired(self) -> float:
@@ -248,7 +251,8 @@ SOME_LAYERS = (Recompute.NONE, Recompute.FULL)
 class CandidateFamily:
     """Candidates that differ only in places of state, recompute modes and pipeline schedule.
 
-    ``layers`` says whether some layers of a stage may be recomputed whole and others not.
+    ``layers`` says whether some layers of a stage may be recomputed whole and others not, ``modules`` what runs again under
+    fine-grained recomputation, which each choice of modes then has: those named, not the usual ones.
     """
 
     mesh: Mesh
@@ -261,10 +265,12 @@ class CandidateFamily:
     tp_overlap: TpOverlap = TpOverlap.EXPOSED
     layers: RecomputedLayers = RecomputedLayers.ALL_OR_NONE
     expert_overlap: ExpertOverlap | None = None
+    modules: str | None = None
 
     def candidates(self) -> Iterator[Candidate]:
         """The family's members, those that differ only in schedule after one another."""
         some = self.layers is RecomputedLayers.SOME and self.mesh.pp > 1
+        usual = StageChoices(recompute_modules=self.modules)
         for place in self.places:
             for modes, choices in self.modes_and_schedules():
                 for choice in choices:
@@ -283,7 +289,7 @@ class CandidateFamily:
                         optimizer=place.optimizer,
                         gradients=place.gradients,
                         tp_overlap=self.tp_overlap,
-                        choices=USUAL_STAGE.with_layers() if some else USUAL_STAGE,
+                        choices=usual.with_layers() if some else usual,
                         expert_overlap=self.expert_overlap,
                     )
 
@@ -338,7 +344,9 @@ class CandidateFamily:
             others = tuple(choice for choice in self.pipelinings if not choice.modes_by_stage)
             yield modes, by_stage
             for mode in modes:
-                yield (mode,), others
+                # Beside named modules the other modes are another family's.
+                if self.modules is None or mode is Recompute.FINE_GRAINED:
+                    yield (mode,), others
 
 
 def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
@@ -364,6 +372,7 @@ def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
     n_layers = len(request.model.layers)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     slices = SliceLengths(request)
+    sets = _module_sets(request)
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
         places = tuple(place for optimizer in optimizers for place in state_places(mesh, request, search, optimizer))
@@ -400,7 +409,22 @@ def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
                     highest = max_zero_stage(request, way)
                     running = tuple(place for place in places if place.runs(count) and place.zero_stage <= highest)
                     family = CandidateFamily(mesh, microbatch, count, boundary, running, modes, choices, way, layers)
-                    yield from (alike for alike in _by_pairing(family, search) if alike.n_candidates)
+                    for each in _by_modules(family, sets):
+                        yield from (alike for alike in _by_pairing(each, search) if alike.n_candidates)
+
+
+def _by_modules(family: CandidateFamily, sets: Sequence[str | None]) -> Iterator[CandidateFamily]:
+    """A family's members by the modules that run again under fine-grained recomputation, of ``sets``; None are the usual ones,
+    which come with all other modes."""
+    if None in sets:
+        yield family
+    else:
+        without = tuple(tuple(mode for mode in modes if mode is not Recompute.FINE_GRAINED) for modes in family.recompute)
+        yield replace(family, recompute=tuple(filter(None, without)))
+    light = tuple(modes for modes in family.recompute if Recompute.FINE_GRAINED in modes)
+    for each in sets if light else ():
+        if each is not None:
+            yield replace(family, recompute=light, modules=each, layers=RecomputedLayers.ALL_OR_NONE)
 
 
 def _by_pairing(family: CandidateFamily, search: Search) -> Iterator[CandidateFamily]:
@@ -409,6 +433,11 @@ def _by_pairing(family: CandidateFamily, search: Search) -> Iterator[CandidateFa
     exchanges, asked = family.mesh.ep > 1, search.expert_overlap or (ExpertOverlap.EXPOSED,)
     pairing = tuple(each for each in family.pipelinings if each.traits.pairs_passes and exchanges)
     others = tuple(each for each in family.pipelinings if each not in pairing)
+    if RecomputeModule.MOE in StageChoices(recompute_modules=family.modules).modules:
+        # What is exchanged again hides nothing.
+        shown = others if not exchanges or ExpertOverlap.EXPOSED in asked else ()
+        yield replace(family, pipelinings=(*shown, *pairing))
+        return
     if others and (not exchanges or ExpertOverlap.EXPOSED in asked):
         yield replace(family, pipelinings=others)
     light = tuple(tuple(mode for mode in modes if mode is not Recompute.FULL) for modes in family.recompute)
@@ -476,6 +505,14 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
             allowed=", ".join(mode.value for mode in recompute_modes(replace(search, recompute=()))),
         )
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
+
+
+def _module_sets(request: TrainingRequest) -> tuple[str | None, ...]:
+    """The sets of modules that fine-grained recomputation may run again, in words; None for the usual ones."""
+    search = request.search
+    if not search.recompute_modules or search.system is not None or Recompute.FINE_GRAINED not in recompute_modes(search):
+        return (None,)
+    return sets_of(modules_of(request.model), search.recompute_modules)
 
 
 def some_layers_of(request: TrainingRequest) -> RecomputedLayers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.model.dims import BATCH, SEQ
@@ -21,8 +21,9 @@ from meshwright.costmodels.pipeline import (
     n_positions,
     waiting_ratio,
 )
-from meshwright.solver.blocks.recompute import latent_up_projections
+from meshwright.solver.blocks.recompute import operators_of
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, RecomputeModule
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.search import Search
 
@@ -122,27 +123,35 @@ def _chunks(schedule: Schedule, search: Search, most: int) -> Iterator[int]:
 
 
 def pass_shares(
-    model: ModelGraph, *, seq_len: int, recompute: Recompute, documents: PackedDocuments | None = None
+    model: ModelGraph,
+    *,
+    seq_len: int,
+    recompute: Recompute,
+    documents: PackedDocuments | None = None,
+    modules: Collection[RecomputeModule] = USUAL_MODULES,
 ) -> PassShares:
-    """Shares of forward, input and weight passes in a micro-batch's FLOPs; what is recomputed belongs to the input pass.
+    """Shares of forward, input and weight passes in a micro-batch's FLOPs; what is recomputed belongs to the input pass, under
+    fine-grained recomputation what products and attention of ``modules`` are.
 
     A backward pass is two forward passes; that of an operator with weights is half for its input, half for its weights
     (multi-GPU lecture, "T_b = T_a + T_w").
     """
     sizes = {**model.dims, BATCH: 1, SEQ: seq_len}
-    forward = weight = attention = latent = 0.0
+    forward = weight = attention = light = 0.0
     for run in model.chain:
-        up_projections = latent_up_projections(model.block(run.block))
-        for operator in model.block(run.block).operators:
+        block = model.block(run.block)
+        run_again = frozenset[str]().union(*(operators_of(block, module) for module in modules))
+        for operator in block.operators:
             flops = run.repeat * flops_of_documents(operator, sizes, documents)
             forward += flops
             attention += flops if operator.kind is OperatorKind.ATTENTION else 0.0
             if operator.kind is OperatorKind.MATMUL:
                 weight += flops
-                latent += flops if operator.name in up_projections else 0.0
+            if operator.kind in (OperatorKind.MATMUL, OperatorKind.ATTENTION) and operator.name in run_again:
+                light += flops
     again = {
         Recompute.NONE: 0.0,
-        Recompute.FINE_GRAINED: latent,
+        Recompute.FINE_GRAINED: light,
         Recompute.SELECTIVE: attention,
         Recompute.FULL: forward,
     }[recompute]

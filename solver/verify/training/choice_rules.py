@@ -10,7 +10,7 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Recompute
+from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Recompute, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -78,7 +78,8 @@ def expert_overlap_violations(plan: PipelinePlan) -> Iterator[Violation]:
     micro-batches a stage. No whole layer runs again."""
     suits = plan.axes.pp == 1 or plan.schedule == "interleaved-1f1b"
     suits = suits and plan.axes.ep > 1 and plan.microbatch.count >= 2 * plan.axes.pp
-    if hides_exchanges(plan) and not (suits and all(stage.recompute is not Recompute.FULL for stage in plan.stages)):
+    again = any(stage.recompute is Recompute.FULL or exchanges_again(stage) for stage in plan.stages)
+    if hides_exchanges(plan) and (again or not suits):
         given = f"batch, with ep {plan.axes.ep}, pp {plan.axes.pp}, {plan.schedule}, {plan.microbatch.count} micro-batches"
         yield Violation(Rule.STAGES, "plan.expert_overlap", given)
 
@@ -169,6 +170,15 @@ def asked_of_stage(stage: Stage, where: str, request: TrainingRequest) -> Iterat
     if stage.recompute_layers is not None:
         yield f"{where}.recompute_layers", stage.recompute_layers, request.search.recompute_layers
         yield f"{where}.recompute", Recompute.NONE, request.search.recompute
+    if stage.recompute is Recompute.FINE_GRAINED:
+        asked = request.search.recompute_modules
+        every = asked == () and stage.recompute_modules is None
+        yield f"{where}.recompute_modules", stage.recompute_modules, () if every or "any" in asked else asked or ("the usual",)
+
+
+def exchanges_again(stage: Stage) -> bool:
+    """Return True if what goes to experts and back goes again in the backward pass."""
+    return "moe" in (stage.recompute_modules or "").split("+")
 
 
 def stage_refusals(plan: PipelinePlan, launcher: Launcher) -> Iterator[Refusal]:
@@ -182,6 +192,7 @@ def stage_choice_violations(plan: PipelinePlan, request: TrainingRequest, index:
     """Some layers of each part recomputed whole, and others not: of a chain, whose activations all stay, as many in each, by a
     schedule whose backward pass is whole."""
     stage, where = plan.stages[index], f"plan.stages[{index}].recompute_layers"
+    yield from _module_violations(plan, request, index)
     number = stage.recompute_layers
     if number is None:
         return
@@ -192,6 +203,25 @@ def stage_choice_violations(plan: PipelinePlan, request: TrainingRequest, index:
         yield Violation(Rule.STAGES, where, f"{given}; it is some of the layers of each part under recompute full")
     if any(other.recompute_layers != number for other in plan.stages):
         yield Violation(Rule.STAGES, where, f"{number} layers of each part; all stages have the same number")
+
+
+_MODULES = ("layernorm", "moe_act", "mla_up_proj", "core_attn", "mlp", "moe", "shared_experts")
+"""Names of modules, in the order in which a set names them."""
+
+
+def _module_violations(plan: PipelinePlan, request: TrainingRequest, index: int) -> Iterator[Violation]:
+    """Modules are named once each, in order, under fine-grained recomputation alone, and in one pipeline the same by all."""
+    stage, where = plan.stages[index], f"plan.stages[{index}].recompute_modules"
+    if stage.recompute_modules is None:
+        return
+    named = stage.recompute_modules.split("+")
+    in_order = [module for module in _MODULES if module in named]
+    if named != in_order or stage.recompute is not Recompute.FINE_GRAINED:
+        given = f"{stage.recompute_modules!r} under recompute {stage.recompute.value}"
+        yield Violation(Rule.STAGES, where, f"{given}; modules are {', '.join(_MODULES)}, under fine-grained")
+    others = {other.recompute_modules for other in plan.stages if other.recompute is Recompute.FINE_GRAINED}
+    if len(others) > 1 and request.search.stage_degrees is StageDegrees.SAME:
+        yield Violation(Rule.STAGES, where, f"{stage.recompute_modules}; all stages run the same modules again")
 
 
 def recomputed_of_part(stage: Stage, layers: Sequence[int]) -> Sequence[int]:

@@ -253,7 +253,7 @@ def layer_activations(request: TrainingRequest, stage: Stage, share: ModelSplit,
     for span in stage.blocks:
         block = request.model.block(span.block)
         entry = entry_bytes(block, share, dtype, split=split)
-        layer = kept_bytes(block, share, request, stage.recompute, entry=entry)
+        layer = kept_bytes(block, share, request, stage.recompute, entry=entry, modules=stage.recompute_modules)
         whole = kept_bytes(block, share, request, Recompute.NONE, entry=entry)
         ends = _is_end(request, span.block)
         stays = 1.0 if ends else 1.0 - stage.offload.activations

@@ -22,7 +22,7 @@ from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.documents import counted_flops
-from meshwright.solver.verify.training.choice_rules import hides_exchanges
+from meshwright.solver.verify.training.choice_rules import exchanges_again, hides_exchanges
 from meshwright.solver.verify.training.stage_bytes import run_again_fine_grained
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -134,7 +134,7 @@ def waiting(plan: PipelinePlan, request: TrainingRequest) -> float:
         return 1.0
     if plan.token_slices:
         return _waiting_of_slices(plan)
-    forward, inputs, weights = _pass_shares(request, plan.stages[0].recompute)
+    forward, inputs, weights = _pass_shares(request, plan.stages[0].recompute, plan.stages[0].recompute_modules)
     most = _PROVEN_ROUNDS * pp
     wait = _wait(plan, min(m, most), forward, inputs, weights)
     if m > most:
@@ -173,18 +173,20 @@ def _wait(plan: PipelinePlan, n_microbatches: int, forward: float, inputs: float
     return simulate(program, durations).makespan_s - n_microbatches
 
 
-def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float, float, float]:
+def _pass_shares(request: TrainingRequest, recompute: Recompute, modules: str | None) -> tuple[float, float, float]:
     """Shares of forward, input and weight passes: FLOPs of forward, of backward less the weights' gradients, and those."""
     sizes = {**request.model.dims, BATCH: 1, SEQ: request.workload.seq_len}
     by_kind: dict[OperatorKind, float] = defaultdict(float)
     light = 0.0
     for name, count in Counter(request.model.layers).items():
         block = request.model.block(name)
-        run_again = run_again_fine_grained(block)
+        light_again, whole_again = run_again_fine_grained(block, modules)
+        run_again = light_again | whole_again
         for operator in block.operators:
             flops = count * counted_flops(operator, sizes, request.workload)
             by_kind[operator.kind] += flops
-            light += flops if operator.name in run_again and operator.kind is OperatorKind.MATMUL else 0.0
+            multiplies = operator.kind in (OperatorKind.MATMUL, OperatorKind.ATTENTION)
+            light += flops if operator.name in run_again and multiplies else 0.0
     forward = sum(by_kind.values())
     again = {
         Recompute.NONE: 0.0,
@@ -200,7 +202,7 @@ def _pass_shares(request: TrainingRequest, recompute: Recompute) -> tuple[float,
 def alone_share(plan: PipelinePlan) -> float:
     """Return the part of forwards that run beside no backward, on the rank that has most of them: no exchange of theirs is
     hidden. Nor is any while whole layers run again."""
-    if Recompute.FULL in {stage.recompute for stage in plan.stages}:
+    if Recompute.FULL in {stage.recompute for stage in plan.stages} or any(exchanges_again(stage) for stage in plan.stages):
         return 1.0
     if plan.axes.pp == 1:
         return 1 / plan.microbatch.count if hides_exchanges(plan) else 1.0

@@ -24,10 +24,6 @@ _MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4,
 """fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes"); two moments
 of one byte are two quarters of a value, two of two bytes two halves."""
 
-_REBUILT = (OperatorKind.ATTENTION, OperatorKind.NORM)
-"""The operators that selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers
-offer."""
-
 
 def training_share(plan: PipelinePlan, request: TrainingRequest) -> ModelSplit:
     """The division of a training plan: sizes of one micro-batch on one cp rank."""
@@ -77,11 +73,19 @@ def entry_bytes(block: Block, share: ModelSplit, dtype: DType, *, split: int) ->
     return _entry(block).elements(share.sizes) * dtype.size_bytes / split
 
 
-def kept_bytes(block: Block, share: ModelSplit, request: TrainingRequest, mode: Recompute, *, entry: float) -> float:
+def kept_bytes(
+    block: Block,
+    share: ModelSplit,
+    request: TrainingRequest,
+    mode: Recompute,
+    *,
+    entry: float,
+    modules: str | None = None,
+) -> float:
     """Bytes that one copy of a block keeps for the backward pass of one micro-batch; ``entry`` is its own input's.
 
     A saved tensor lies as the operator that writes it leaves it, in the form that the framework keeps. Blocks with an
-    embedding or a loss are never recomputed; token ids are no activations.
+    embedding or a loss are never recomputed; token ids are no activations. Of fine-grained recomputation ``modules`` run again.
     """
     block = read_backward(block, request)
     kinds = {operator.kind for operator in block.operators}
@@ -90,14 +94,13 @@ def kept_bytes(block: Block, share: ModelSplit, request: TrainingRequest, mode: 
     if mode is Recompute.FULL:
         return entry
     kept, again = _saved(block), set[str]()
-    if mode is Recompute.SELECTIVE:
-        dropped = kept & _rebuildable(block)
-        again = _run_for_rebuilding(block, dropped, kept)
-        kept = (kept - dropped) | _read_for_rebuilding(block, dropped, kept)
-    elif mode is Recompute.FINE_GRAINED:
-        light = run_again_fine_grained(block)
+    if mode is not Recompute.NONE:
+        light, whole = run_again_fine_grained(block, _SELECTIVE if mode is Recompute.SELECTIVE else modules)
+        elsewhere = {name for op in block.operators if op.name not in whole for name in op.saved}
         dropped = {t.name for op in block.operators if op.name in light for t in op.outputs}
-        again = _run_for_rebuilding(block, kept & dropped, kept) & light
+        dropped |= {t.name for op in block.operators if op.name in whole for t in op.outputs} - elsewhere
+        read = {t.name for op in block.operators if op.name in whole for t in op.inputs}
+        again = (_run_for_rebuilding(block, (kept | read) & dropped, kept) & light) | whole
         read = {t.name for op in block.operators if op.name in again for t in op.inputs} - dropped
         kept = (kept - dropped) | read
     each = form_bytes(block, request, kept, again, cp=share.cp, layers=share.layers)
@@ -133,26 +136,6 @@ def _saved(block: Block) -> set[str]:
     return {name for operator in block.operators for name in operator.saved}
 
 
-def _rebuildable(block: Block) -> set[str]:
-    """Tensors that selective recomputation makes again from saved ones, found by repeating until nothing is new."""
-    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    available = _saved(block) | {
-        tensor.name for operator in block.operators for tensor in operator.inputs if tensor.name not in writer
-    }
-    rebuilt: set[str] = set()
-    while True:
-        new = {
-            tensor.name
-            for operator in block.operators
-            if operator.kind in _REBUILT and _names(operator.inputs) <= available
-            for tensor in operator.outputs
-        } - rebuilt
-        if not new:
-            return rebuilt
-        rebuilt |= new
-        available |= new
-
-
 def _run_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set[str]:
     """Operators that run again: writers of dropped tensors, and of what those read that is not kept."""
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
@@ -166,36 +149,63 @@ def _run_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set
     return again
 
 
-def _read_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set[str]:
-    """The block's own input, if making the dropped tensors again starts from it."""
-    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    waiting, seen = list(dropped), set(dropped)
-    while waiting:
-        for name in _names(writer[waiting.pop()].inputs) - seen:
-            seen.add(name)
-            if name in writer and name not in saved - dropped:
-                waiting.append(name)
-    return seen - set(writer)
+def run_again_fine_grained(block: Block, modules: str | None = None) -> tuple[set[str], set[str]]:
+    """Operators of the ``modules`` that fine-grained recomputation may run again, and of those that run again whole.
+
+    The first are norms, what lies between products of experts, and on the way into attention the products of normed latents
+    with the rotation behind them (DeepSeek-V3 report, section 3.2.3); all of these where no module is named. The others are
+    attention and feed-forward layers, dense, of shared experts, or all of experts.
+    """
+    named = _USUAL_MODULES if modules is None else modules.split("+")
+    light: set[str] = set()
+    for name, found in (
+        ("layernorm", {operator.name for operator in block.operators if operator.kind is OperatorKind.NORM}),
+        ("moe_act", _between_experts(block)),
+        ("mla_up_proj", _from_latents(block)),
+    ):
+        light |= found if name in named else set()
+    columns = {dim for name in named for dim in _COLUMNS.get(name, ())}
+    whole = {op.name for op in block.operators if any(columns & {*t.dims} for t in (*op.inputs, *op.outputs))}
+    if "core_attn" in named:
+        whole |= {operator.name for operator in block.operators if operator.kind is OperatorKind.ATTENTION}
+    return light - whole, whole
 
 
-def run_again_fine_grained(block: Block) -> set[str]:
-    """Operators that fine-grained recomputation may run again: norms, what lies between products of experts, and on the way
-    into attention the products of normed latents with the rotation behind them (DeepSeek-V3 report, section 3.2.3)."""
+_USUAL_MODULES = ("layernorm", "moe_act", "mla_up_proj")
+_SELECTIVE = "layernorm+core_attn"
+"""What selective recomputation runs again: attention (Korthikanti et al. 2022, section 5) and norms, as launchers offer."""
+_COLUMNS = {
+    "mlp": ("ffn",),
+    "shared_experts": ("shared_ffn",),
+    "moe": ("experts", "top_k", "expert_ffn", "expert_latent", "shared_ffn"),
+}
+"""Dims of what lies inside feed-forward layers, by the name of their module."""
+
+
+def _between_experts(block: Block) -> set[str]:
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    light = {operator.name for operator in block.operators if operator.kind is OperatorKind.NORM}
+    found: set[str] = set()
     for operator in block.operators:
         before = [writer.get(tensor.name) for tensor in operator.inputs]
         after = [reader for reader in block.operators if _names(reader.inputs) & _names(operator.outputs)]
         between = all(op is not None and picked_dims(op) for op in before) and any(picked_dims(op) for op in after)
         if operator.kind is OperatorKind.ELEMENTWISE and between:
-            light.add(operator.name)
+            found.add(operator.name)
+    return found
+
+
+def _from_latents(block: Block) -> set[str]:
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    found: set[str] = set()
+    for operator in block.operators:
         if operator.kind is not OperatorKind.ATTENTION:
             continue
+        before = [writer.get(tensor.name) for tensor in operator.inputs]
         for source in (op for op in before if op is not None):
             behind = [writer.get(t.name) for t in source.inputs] if source.kind is OperatorKind.ELEMENTWISE else [source]
             products = {op.name for op in behind if op is not None and _of_normed_latent(op, writer)}
-            light |= products | ({source.name} if products else set())
-    return light
+            found |= products | ({source.name} if products else set())
+    return found
 
 
 def _of_normed_latent(operator: Operator, writer: dict[str, Operator]) -> bool:

@@ -11,10 +11,11 @@ from meshwright.solver.blocks.recompute import kept_tensors, recomputable
 from meshwright.solver.problem.choices import Recompute
 
 
-def test_selective_drops_attention_and_norms_of_a_llama_layer() -> None:
+def test_selective_runs_attention_and_norms_of_a_llama_layer_again() -> None:
     layer = model("llama-3.1-8b").block("layer")
     kept = kept_tensors(layer, Recompute.SELECTIVE)
-    assert kept_tensors(layer, Recompute.NONE).tensors - kept.tensors == {"attn_normed", "mlp_normed", "context"}
+    assert kept_tensors(layer, Recompute.NONE).tensors - kept.tensors == {"attn_normed", "mlp_normed"}
+    assert "context" in kept.tensors, "the projection behind attention keeps what it reads"
     assert kept.reruns == {"attn_norm", "mlp_norm", "attention"}
 
 
@@ -48,14 +49,14 @@ def test_embedding_and_head_are_not_recomputed() -> None:
     assert [block.name for block in graph.blocks if recomputable(block)] == ["layer"]
 
 
-def test_selective_saves_two_norms_and_one_attention_output() -> None:
+def test_selective_saves_two_norms() -> None:
     graph = model("llama-3.1-8b")
     block = graph.block("layer")
     kept = kept_tensors(block, Recompute.SELECTIVE)
     sizes = {**graph.dims, BATCH: 1, SEQ: 1}
     bytes_of = {t.name: 2 * t.elements(sizes) for op in block.operators for t in op.outputs}
     dropped = sum(bytes_of[name] for name in kept_tensors(block, Recompute.NONE).tensors - kept.tensors)
-    assert dropped == 3 * 2 * graph.dims["hidden"]
+    assert dropped == 2 * 2 * graph.dims["hidden"]
 
 
 def test_every_second_product_reruns_vectors_and_half_of_the_products() -> None:

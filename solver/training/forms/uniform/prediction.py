@@ -15,10 +15,12 @@ from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform, reco
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, Reason, SearchStats, Status
 from meshwright.solver.answer.stage import Axes, Stage
+from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
+from meshwright.solver.problem.declared.recompute_modules import sets_of
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -170,9 +172,11 @@ def _require_movable(stage: Stage, axes: Axes, schedule: str) -> None:
 
 
 def given_choices(pipelines: Pipelines, costs: TrainingCosts, pipelining: Pipelining) -> StageChoices:
-    """Return the choices of all stages; raises PlanFileError where so many first layers of each part can't be recomputed."""
+    """Return the choices of all stages; raises PlanFileError where so many first layers of each part can't be recomputed, or
+    stages differ in what they recompute of layers."""
     stages, model = pipelines.stages, costs.request.model
-    of_stages = {record_as(StageChoices, stage) for stage in stages}
+    modules = _given_modules(stages, model)
+    of_stages = {replace(record_as(StageChoices, stage), recompute_modules=modules) for stage in stages}
     (choices, *others) = of_stages
     if not others and not choices.recomputes_some:
         return choices
@@ -189,6 +193,20 @@ def given_choices(pipelines: Pipelines, costs: TrainingCosts, pipelining: Pipeli
             "branches, a schedule whose backward pass is whole",
         )
     return choices
+
+
+def _given_modules(stages: Sequence[Stage], model: ModelGraph) -> str | None:
+    """The modules that the stages with fine-grained recomputation run again, None for the usual ones."""
+    named = {stage.recompute_modules for stage in stages if stage.recompute is Recompute.FINE_GRAINED}
+    beside = {stage.recompute_modules for stage in stages if stage.recompute is not Recompute.FINE_GRAINED} - {None}
+    modules = next(iter(named), None)
+    if len(named) > 1 or beside or (modules is not None and modules not in sets_of(modules_of(model), (modules,))):
+        raise PlanFileError(
+            "recompute_modules can't be",
+            given=", ".join(sorted({str(stage.recompute_modules) for stage in stages})),
+            allowed="one set for all stages with fine-grained recompute, null for others",
+        )
+    return modules
 
 
 def given_tp_overlap(pipelines: Pipelines) -> TpOverlap:

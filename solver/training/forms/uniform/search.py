@@ -11,6 +11,7 @@ from typing import Any
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason, unfinished_search
 from meshwright.solver.control import OnProgress, Stop, heed, part_of, steps_of
+from meshwright.solver.problem.declared.recompute_modules import ANY
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -80,6 +81,9 @@ def _plan_in_given_order(
 
     known_s = math.inf if inside is None or inside.plan.certificate.objective is None else inside.plan.certificate.objective
     begin = None if inside is None else inside.solved
+    if begin is None and ANY in request.search.recompute_modules:
+        usual = replace(request, search=replace(request.search, recompute_modules=()))
+        begin = search(usual, costs, stop=part_of(stop, SHARE), progress=_without_bounds(progress), limit=known_s).best
     result = search(
         request,
         costs,
@@ -110,6 +114,11 @@ def _plan_in_given_order(
         closest = closest_to_fitting(request, costs, stop=stop) or known
         reason = no_candidate(request) if closest is None else _memory_reason(costs, *closest)
     return infeasible_plan(request, reason, n_candidates=result.n_candidates, n_solved=result.n_solved)
+
+
+def _without_bounds(listener: OnProgress) -> OnProgress:
+    """A listener who is told how far the search of a part is, and not of its bound, which is not one of the whole."""
+    return lambda now: listener(replace(now, best=None, bound=None))
 
 
 def _memory_reason(costs: TrainingCosts, candidate: Candidate, shortfall: MemoryShortfall) -> Reason:

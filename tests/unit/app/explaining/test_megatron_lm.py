@@ -16,10 +16,13 @@ from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import Question, ReadCommand, asked_of, explained, question_of, with_better
 from meshwright.app.service.explaining.explanation import Explanation, Verdict
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.answer.layouts import record_as
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.problem.carried_choices import StageChoices
+from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.launchers.decoders import decoder_shape
 from meshwright.solver.problem.request import PlanRequest
 from tests.support.requests_given import resolved, training
@@ -49,6 +52,8 @@ def explanation(flags: str, **options: str) -> Explanation:
         {"tp": [1], "pp": [4], "zero_stages": [1], "schedules": ["interleaved-1f1b"], "virtual_stages": [2]},
         {"tp": [2], "pp": [1], "zero_stages": [3], "recompute": ["full"]},
         {"tp": [2], "pp": [2], "zero_stages": [1], "recompute": ["none", "full"], "recompute_layers": [5]},
+        {"tp": [2], "pp": [2], "zero_stages": [1], "recompute": ["fine-grained"]},
+        {"tp": [2], "pp": [2], "recompute": ["fine-grained"], "recompute_modules": ["mlp", "layernorm+core_attn+mlp"]},
     ],
     ids=str,
 )
@@ -63,11 +68,27 @@ def test_the_command_of_a_plan_predicts_the_plan(search: dict[str, Any]) -> None
     own, again = pipelines_of(plan), pipelines_of(found.plan)
     assert (again.axes, again.microbatch, again.schedule) == (own.axes, own.microbatch, own.schedule)
     assert [stage.blocks for stage in again.stages] == [stage.blocks for stage in own.stages]
-    assert [stage.recompute_layers for stage in again.stages] == [stage.recompute_layers for stage in own.stages]
+    assert [record_as(StageChoices, stage) for stage in again.stages] == [record_as(StageChoices, s) for s in own.stages]
     assert plan.predicted is not None and found.plan.predicted is not None
     assert found.plan.predicted.step_time_s == pytest.approx(plan.predicted.step_time_s)
     assert found.plan.predicted.peak_memory_bytes == pytest.approx(plan.predicted.peak_memory_bytes)
     assert question_of(read, OneLine("", gpus="8xH100")).document["workload"]["global_batch"] == request.workload.global_batch
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "modules", "notes"),
+    [
+        ("", Recompute.FINE_GRAINED, "core_attn", 0),
+        (" --recompute-modules core_attn layernorm", Recompute.SELECTIVE, None, 0),
+        (" --recompute-modules moe_act mlp", Recompute.FINE_GRAINED, "moe_act+mlp", 0),
+        (" --recompute-modules mlp mhc", Recompute.FINE_GRAINED, "mlp", 1),
+        (" --recompute-modules mhc", Recompute.NONE, None, 1),
+    ],
+)
+def test_modules_that_run_again_are_read(words: str, mode: Recompute, modules: str | None, notes: int) -> None:
+    found = stated(f" --recompute-granularity selective{words}")
+    assert (found.recompute, found.stages.recompute_modules) == (mode, modules)
+    assert sum("mhc" in note for note in found.notes) == notes
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,17 @@ def test_recompute(mode: Recompute, expected: dict[str, tuple[str, ...]]) -> Non
     assert {name: values for name, values in given.items() if name.startswith("--recompute")} == expected
 
 
+def test_modules_are_named_and_one_set_is_run_where_stages_recompute_differently() -> None:
+    plan, request = training(dp=4, pp=2, recompute=(Recompute.FINE_GRAINED, Recompute.NONE))
+    first, second = flat(plan).stages
+    unlike = with_fields(plan, stages=(replace(first, recompute_modules="layernorm+mlp"), second))
+    given = flags(export(unlike, request, "megatron-lm"))
+    assert given["--recompute-granularity"] == ("selective",)
+    assert given["--recompute-modules"] == ("layernorm", "mlp")
+    with pytest.raises(ExportError, match="modules are layernorm"):
+        export(with_fields(plan, stages=(replace(first, recompute_modules="mlp+layernorm"), second)), request, "megatron-lm")
+
+
 def test_first_layers_of_each_part_are_recomputed_by_block() -> None:
     plan, request = training(dp=4, pp=2, recompute=(Recompute.FULL, Recompute.FULL))
     some = with_fields(plan, stages=tuple(replace(stage, recompute_layers=3) for stage in flat(plan).stages))

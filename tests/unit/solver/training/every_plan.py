@@ -97,7 +97,8 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                     by_stage = free and pipelining.schedule.value in ("gpipe", "1f1b", "eager-1f1b")
                     sliced = bool(pipelining.slices)
                     named = [mode for mode in modes if not (sliced and mode is Recompute.FINE_GRAINED)]
-                    for choice in [tuple(modes)] if by_stage else [(mode,) for mode in named]:
+                    every_mode = [tuple(modes)] if by_stage else [(mode,) for mode in named]
+                    for choice, words in every_set_of_modules(request, every_mode):
                         places = list(every_place(request, zero if dp * cp > 1 else None, m))
                         experts = every_expert_mesh(request, dp * cp, tp)
                         ulysses_of = every_ulysses(request, tp, cp)
@@ -112,16 +113,59 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                                 if place.offload.gradients and (shards or pipelining.schedule is Schedule.DUALPIPE):
                                     continue
                                 mesh = Mesh(dp, tp, pp, cp, ep, ulysses, etp, MeshChoices(order, keys))
-                                outer = Candidate(mesh, b, m, zero, layout, choice, pipelining)
+                                again = StageChoices(recompute_modules=words)
+                                outer = Candidate(mesh, b, m, zero, layout, choice, pipelining, choices=again)
                                 for way in every_tp_overlap(request, outer):
                                     if sliced and (way is TpOverlap.CHUNKED or moves_with_passes(place)):
                                         continue
                                     found = replace(outer, shard_ranks=shards, tp_overlap=way, **vars(place))
                                     ways_of_experts = list(every_expert_overlap(request, found))
                                     yield from ways_of_experts
-                                    may_rerun = some_from is not None and choice in (some_from, (Recompute.FULL,))
-                                    if may_rerun and found in ways_of_experts:
+                                    may_rerun = some_from is not None and {*choice} >= {*some_from} - {Recompute.FINE_GRAINED}
+                                    may_rerun = may_rerun or (some_from is not None and choice == (Recompute.FULL,))
+                                    if words is None and may_rerun and found in ways_of_experts:
                                         yield from every_number_of_layers(request, found)
+
+
+def every_set_of_modules(
+    request: TrainingRequest, choices: list[tuple[Recompute, ...]]
+) -> Iterator[tuple[tuple[Recompute, ...], str | None]]:
+    """Choices of modes, with each set of modules where fine-grained recomputation is among them; None for the usual set."""
+    search = request.search
+    asked = search.recompute_modules if search.system is None else ()
+    for choice in choices:
+        if not asked or Recompute.FINE_GRAINED not in choice:
+            yield choice, None
+            continue
+        others = choice if "any" in asked else tuple(mode for mode in choice if mode is not Recompute.FINE_GRAINED)
+        if others:
+            yield others, None
+        for words in every_named_set(request.model, asked):
+            yield choice, words
+
+
+def every_named_set(model: ModelGraph, asked: tuple[str, ...]) -> Iterator[str]:
+    """The sets that are asked for; of any all that can be told apart by what they save, but the usual one."""
+    yield from (words for words in asked if words != "any")
+    if "any" not in asked:
+        return
+    operators = [op for block in model.blocks for op in block.operators if "vocab" not in op.dims]
+    dims = {dim for op in operators for dim in op.dims}
+    has = {
+        "layernorm": any(op.kind is OperatorKind.NORM for op in operators if op.name != "final_norm"),
+        "moe_act": "expert_ffn" in dims,
+        "mla_up_proj": "kv_rank" in dims,
+        "mlp": "ffn" in dims,
+        "moe": "experts" in dims,
+        "shared_experts": "shared_ffn" in dims,
+    }
+    present = [name for name, found in has.items() if found]
+    usual = {*present} & {"layernorm", "moe_act", "mla_up_proj"}
+    for size in range(1, len(present) + 1):
+        for each in itertools.combinations(present, size):
+            twice = "moe" in each and {"moe_act", "shared_experts"} & {*each}
+            if not twice and {*each} != usual and "+".join(each) not in asked:
+                yield "+".join(each)
 
 
 def has_order(request: TrainingRequest, order: RankOrder, *, pp: int, dp: int, same_dp: bool) -> bool:
@@ -240,6 +284,7 @@ def every_expert_overlap(request: TrainingRequest, candidate: Candidate) -> Iter
     light = tuple(mode for mode in candidate.recompute if mode is not Recompute.FULL)
     suits = candidate.mesh.ep > 1 and light and not candidate.pipelining.slices and candidate.n_microbatches >= 2 * pp
     has_flag = search.space is Space.FREE or search.launcher == "megatron-lm"
+    suits = suits and "moe" not in (candidate.choices.recompute_modules or "").split("+")
     if ExpertOverlap.BATCH in asked and suits and has_flag and (pp == 1 or schedule == "interleaved-1f1b"):
         yield replace(candidate, recompute=light, expert_overlap=ExpertOverlap.BATCH)
 

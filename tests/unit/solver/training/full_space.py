@@ -11,9 +11,11 @@ from meshwright.app.models.huggingface import read_huggingface_config
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_node
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor, Weight
 from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.problem.choice import TRAINING, Launched, Unnamed
 from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
 from meshwright.solver.problem.declared.rank_order import RankOrder
+from meshwright.solver.problem.declared.recompute_modules import ANY, words_of_modules
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -63,6 +65,7 @@ OPENED_HERE = frozenset(
         "rank_order",
         "batch_shares",
         "stage_degrees",
+        "recompute_modules",
     }
 )
 """Choices that a request must name to open them, and that `drawn_request` opens where they go with what else it draws."""
@@ -104,6 +107,13 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
     if some.random() < 0.25:
         numbers = SOME_LAYERS[: int(some.integers(1, len(SOME_LAYERS) + 1))]
         request = replace(request, search=replace(request.search, recompute_layers=numbers))
+    modules = np.random.default_rng([seed, 11])
+    has = modules_of(request.model)
+    if has and modules.random() < 0.3:
+        sets = [has[: int(modules.integers(1, len(has) + 1))], has[-1:], has]
+        named = tuple(words_of_modules(each) for each in sets[: int(modules.integers(1, 4))])
+        asked = (ANY,) if modules.random() < 0.3 else named
+        request = replace(request, search=replace(request.search, recompute_modules=asked))
     if rng.random() < 0.15 and not in_slices:
         request = _branching(request, rng)
     elif rng.random() < 0.15:
@@ -358,7 +368,7 @@ def _closers(rng: Rng) -> list[Callable[[TrainingRequest], TrainingRequest]]:
         searching(pp=(1, 2)),
         searching(etp=()),
         searching(idle_groups=()),
-        searching(recompute_layers=()),
+        searching(recompute_layers=(), recompute_modules=()),
         fewer_stages_of_zero,
         fewer_stages_of_zero,
         one_share_of_each,

@@ -45,6 +45,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "cp_keys": {"cp": (2,)},
     "etp": {"tp": (2,), "ep": (2,)},
     "recompute_layers": {"recompute": (Recompute.NONE, Recompute.FULL), "pp": (1,), "zero_stages": (0, 1)},
+    "recompute_modules": {"recompute": (Recompute.FINE_GRAINED,)},
     "shard_ranks": {"zero_stages": (1, 3), "dp": (4, 8), "pp": (1,)},
     "tp_overlap": {"tp": (2,)},
     "virtual_stages": {"schedules": (Schedule.INTERLEAVED,), "pp": (2,)},
