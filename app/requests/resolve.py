@@ -159,7 +159,7 @@ def resolve_request(
                 model, workload = as_implemented(model, workload, source.search)
     if isinstance(workload, TrainingWorkload):
         with faults_at("search"):
-            require_satisfiable(source.search.constraints, model)
+            require_satisfiable(source.search.constraints, model, pp=source.search.pp)
     with faults_at("slo"):
         request = plan_request(
             model,

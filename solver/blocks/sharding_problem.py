@@ -47,10 +47,10 @@ from meshwright.costmodels.network.token_dispatch import dispatch_s, expert_choi
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.recompute import KeptBytes, kept_bytes
 from meshwright.solver.blocks.setting import BlockSetting
-from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, Strategy, conversion, strategies
+from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, SpecKind, Strategy, conversion, strategies
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.choices import Recompute, Space
-from meshwright.solver.problem.declared.constraints import asked_shardings
+from meshwright.solver.problem.declared.constraints import WHOLE, asked_layouts, asked_shardings
 from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.sharding_problem.criteria_graph import CriteriaGraph
@@ -318,9 +318,19 @@ def _choices(block: Block, sizes: dict[str, int], setting: BlockSetting) -> tupl
     found: list[tuple[Strategy, ...]] = []
     for operator in block.operators:
         options = _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
-        asked = asked_shardings(setting.constraints, block.name, operator.name)
-        found.append(tuple(strategy for strategy in options if not asked or strategy.name in asked))
+        found.append(tuple(strategy for strategy in options if _is_asked(strategy, block.name, operator, setting)))
     return tuple(found)
+
+
+def _is_asked(strategy: Strategy, block: str, operator: Operator, setting: BlockSetting) -> bool:
+    """Return True if constraints leave an operator a strategy: it is theirs, and writes each tensor in their layout."""
+    asked = asked_shardings(setting.constraints, block, operator.name)
+    layouts = ((strategy.output_spec(operator, each), each.name) for each in operator.outputs)
+    return (not asked or strategy.name in asked) and all(
+        not (wanted := asked_layouts(setting.constraints, block, tensor))
+        or (spec.dim in wanted if spec.kind is SpecKind.SHARDED else spec == REPLICATED and WHOLE in wanted)
+        for spec, tensor in layouts
+    )
 
 
 def _over_tokens(sizes: dict[str, int], tp: int) -> tuple[Strategy, ...]:

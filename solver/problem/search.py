@@ -184,7 +184,7 @@ class Search:
     token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
     rank_order                   whether ranks of a stage or of a replica lie together; none named: of a stage
     cp_keys                      whether cp ranks pass keys and values around a ring or gather them; none named: a ring
-    constraints                  operators that stay whole over tp, or are split along a dim that is named
+    constraints                  shardings of operators and tensors that are named, operators alike, and layers on a stage
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
     group_order                  in which order ranks of a training plan go through the node groups

@@ -7,6 +7,7 @@ are fixed, so that costs are sums over blocks, and the optimum takes about a mil
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from meshwright.costmodels.compiling import compiled_once_it_pays
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.stages.longest import FoundPartition, least_objective
+from meshwright.solver.stages.pinned import Pinned, reach
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,6 +69,7 @@ def partition_layers(
     waiting: float = 1.0,
     parameters: ArrayLike = 0.0,
     most_parameters: float = math.inf,
+    pinned: Sequence[Pinned] = (),
 ) -> LayerPartition | None:
     """The split of a chain of blocks over a pipeline that takes least time a step; None when none fits in memory.
 
@@ -82,6 +85,7 @@ def partition_layers(
     in_flight         [stage] micro-batches held at once, as the schedule counts them
     waiting           how long the schedule waits, over 1F1B (`costmodels.pipeline.waiting_ratio`), up to n_microbatches
     parameters        [block], of which no stage holds more than ``most_parameters``
+    pinned            blocks that lie on a stage that is named
 
     Stage i takes ``t_i = max(sum time + boundary_s, beside_s)``, hiding the smaller of the two, with an extra of ``d_i = sum
     extra + step_s``, and needs ``sum static + in_flight[i] * sum activation + max transient``. Every stage holds at least one
@@ -105,6 +109,8 @@ def partition_layers(
     if math.isfinite(most_parameters):
         before = _running_sum(_checked("parameters", parameters, (chain.n_blocks,)))
         fits = np.minimum(fits, np.searchsorted(before, before[:-1] + most_parameters, side="right") - 1)
+    if pinned:
+        fits = np.minimum(fits, reach(pinned, len(slots.capacity_bytes), chain.n_blocks)[:, None])
     passing_s = clock.boundary_s + clock.beside_s
     rest_s = waiting * least_rest(clock.time_s, passing_s)
     shortest_s = float(clock.beside_s.max())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from meshwright.costmodels.compiling import kept_compiled
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.stages.longest import Best, FoundPartition, SolveWithin, least_objective
+from meshwright.solver.stages.pinned import Pinned, reach
 
 # Compiled inner loops of `solver.stages.tables`: all arrays, no validation.
 #
@@ -281,6 +282,7 @@ def partition(
     devices_before: ArrayLike | None = None,
     row_of: ArrayLike | None = None,
     below_s: float = math.inf,
+    pinned: Sequence[Pinned] = (),
 ) -> Partition | None:
     """The partition into stages that takes least time a step and uses exactly ``n_devices``; None when there is none.
 
@@ -296,6 +298,7 @@ def partition(
     row_of           [first, last] integers: the row of tables [row, submesh, config], where runs of blocks that cost the same
                      share one; default: tables of all runs
     below_s          partitions that take as long or longer are of no interest
+    pinned           blocks that lie on a stage that is named
 
     The objective is `solver.stages.longest.objective_s`; without extras it is Alpa's ``sum t + (m - 1) max t`` (OSDI'22,
     equation 2). Solved exactly up to the rounding of float sums; ``bound_s`` equals the objective. Of equal partitions, the
@@ -312,9 +315,10 @@ def partition(
     _, kind = np.unique(np.column_stack([devices, before]), axis=0, return_inverse=True)
     order = np.argsort(kind, kind="stable")
     candidates = list_candidates(times, later, extra, devices, before, kind.reshape(-1), order, row)
-    search = _PartitionSearch(candidates, n_devices, n_microbatches, below_s)
+    search = _PartitionSearch(candidates, n_devices, n_microbatches, below_s, tuple(pinned))
     counts = _counts_worth_trying(stage_counts, len(row))
-    if counts == list(range(1, len(counts) + 1)):
+    # Which stage a run of blocks is on is known where their number is.
+    if not pinned and counts == list(range(1, len(counts) + 1)):
         search.try_at_most(len(counts))
     else:
         for n_stages in counts:
@@ -328,7 +332,8 @@ def partition(
 class _PartitionSearch:
     """One search: the best partition so far over the numbers of stages tried, and the work it took."""
 
-    def __init__(self, candidates: Candidates, n_devices: int, n_microbatches: int, below_s: float):
+    def __init__(self, candidates: Candidates, n_devices: int, n_microbatches: int, below_s: float, pinned: Sequence[Pinned]):
+        self._pinned = pinned
         self._below_s = below_s
         self.best: Best[Ints] | None = None
         self.work = Work(0, 0, 0)
@@ -368,16 +373,17 @@ class _PartitionSearch:
 
     def try_exactly(self, n_stages: int) -> None:
         """Looks for a better partition of ``n_stages`` stages."""
+        ends = reach(self._pinned, n_stages, self._candidates.start.shape[0])
 
         def solve_within(limit_s: float, below_s: float) -> FoundPartition[Ints] | None:
             if fewest_stages(self._candidates, limit_s)[0] > n_stages:
                 return None
-            tails = least_tails_of_exactly(self._candidates, limit_s, below_s, n_stages, self._n_devices)
+            tails = least_tails_of_exactly(self._candidates, ends, limit_s, below_s, self._n_devices)
             self._count(exact_passes=1)
             tail_s = float(tails[-1, -1, -1])
             if not tail_s < below_s:
                 return None
-            return self._found(tail_s, walk_back_exactly(self._candidates, tails, limit_s))
+            return self._found(tail_s, walk_back_exactly(self._candidates, ends, tails, limit_s))
 
         self._improve(solve_within)
 
@@ -482,13 +488,15 @@ def _stages(candidates: Candidates, chain: Ints) -> tuple[StageChoice, ...]:
 
 
 @kept_compiled
-def least_tails_of_exactly(candidates: Candidates, limit: float, below: float, n_stages: int, n_devices: int) -> Floats:
-    """``tails[i, k, D]``: least tail of blocks ..k-1 as the first i of ``n_stages`` stages on exactly D devices.
+def least_tails_of_exactly(candidates: Candidates, ends: Ints, limit: float, below: float, n_devices: int) -> Floats:
+    """``tails[i, k, D]``: least tail of blocks ..k-1 as the first i stages on exactly D devices.
+
+    No segment of stage i that begins at block k ends behind ``ends[i, k]``.
 
     Exact; infinite where there is none, or none less than ``below``. Each stage lengthens the tail, as in
     `solver.stages.tables.least_prefix_tails`.
     """
-    n_blocks = candidates.start.shape[0]
+    n_stages, n_blocks = ends.shape
     tails = np.full((n_stages + 1, n_blocks + 1, n_devices + 1), np.inf)
     tails[0, 0, 0] = 0.0
     for i in range(n_stages):
@@ -497,7 +505,7 @@ def least_tails_of_exactly(candidates: Candidates, limit: float, below: float, n
             low, high = finite_range(tails[i, first], below)
             if low > high:
                 continue
-            for last in range(first if after else n_blocks - 1, n_blocks - after):
+            for last in range(first if after else n_blocks - 1, min(n_blocks - after, ends[i, first])):
                 begin = candidates.start[first, last]
                 used_kind, used_extra = -1, np.inf
                 for e in range(begin, begin + candidates.length[first, last]):
@@ -518,13 +526,15 @@ def least_tails_of_exactly(candidates: Candidates, limit: float, below: float, n
 
 
 @kept_compiled
-def walk_back_exactly(candidates: Candidates, tails: Floats, limit: float) -> Ints:
+def walk_back_exactly(candidates: Candidates, ends: Ints, tails: Floats, limit: float) -> Ints:
     """The candidates, from first stage to last, behind the tail that `least_tails_of_exactly` found for everything."""
     n_stages, end, used = tails.shape[0] - 1, tails.shape[1] - 1, tails.shape[2] - 1
     chain = np.empty(n_stages, np.int64)
     for i in range(n_stages - 1, -1, -1):
         found = False
         for first in range(end):
+            if end > ends[i, first]:
+                continue
             begin = candidates.start[first, end - 1]
             for e in range(begin, begin + candidates.length[first, end - 1]):
                 before = used - candidates.devices[e]

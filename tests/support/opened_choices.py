@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from meshwright.costmodels.units import Fraction, Name
-from meshwright.solver.problem.declared.constraints import WHOLE, Constraint
+from meshwright.solver.problem.declared.constraints import WHOLE, Constraint, FixedSharding
 from meshwright.solver.problem.search import LEDGER, Search
 
 _HINTS = get_type_hints(Search, include_extras=True)
@@ -41,8 +41,8 @@ def _values(kind: Any, group_names: Sequence[str]) -> tuple[Any, ...]:
     if kind == Fraction:
         return (0.0, 0.5, 1.0)
     bare = _bare(kind)
-    if bare is Constraint:
-        return (Constraint("*", WHOLE),)
+    if bare == Constraint:
+        return (FixedSharding("*", WHOLE),)
     return tuple(bare) if issubclass(bare, Enum) else (1, 2)
 
 

@@ -42,7 +42,7 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.sharding_problem.frontier import OperatorSearch
 from meshwright.solver.training.costs.evaluate import BACKWARD_OVER_FORWARD, FloatArray, Sharding
 from meshwright.solver.training.costs.host import HostTime, host_time, step_host_s
-from meshwright.solver.training.costs.part_borders import agreements, restricted, tied_uses, unrestricted
+from meshwright.solver.training.costs.part_borders import agreements, alike_uses, restricted, tied_uses, unrestricted
 from meshwright.solver.training.space.candidates import recompute_modes
 from meshwright.solver.training.space.implementation import chunked_implementation, implementation_of
 
@@ -126,7 +126,8 @@ class BlockCosts:
         return self._problems[key]
 
     def combinations(self, settings: tuple[BlockSetting, ...]) -> Iterator[Sharding]:
-        """Combinations of Pareto-optimal shardings under every way in which uses of tied weights agree."""
+        """Combinations of Pareto-optimal shardings under every way in which uses of tied weights agree, and
+        operators that the request has alike."""
         built = {block: [self.problem(block, setting) for setting in settings] for block in self.block_names}
         if any(problem is None for problems in built.values() for problem in problems):
             return
@@ -137,7 +138,8 @@ class BlockCosts:
             block: joined([replace(problem.problem, n_objectives=deciding) for problem in problems])
             for block, problems in known.items()
         }
-        for left in agreements(tied_uses(self.model), {block: problems[0].strategies for block, problems in known.items()}):
+        groups = (*tied_uses(self.model), *alike_uses(self.request.search.constraints, self.model))
+        for left in agreements(groups, {block: problems[0].strategies for block, problems in known.items()}):
             choices = []
             for block, whole in wholes.items():
                 mine = {node: kept for (where, node), kept in left.items() if where == block}

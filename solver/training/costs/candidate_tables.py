@@ -39,9 +39,11 @@ from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.control import heed
 from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.constraints import fixed_stages
 from meshwright.solver.problem.declared.recompute_modules import RecomputeModule
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.stages import Pinned
 from meshwright.solver.training.costs.block_costs import BlockCosts
 from meshwright.solver.training.costs.evaluate import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from meshwright.solver.training.costs.host import HostMoves, step_host_s
@@ -490,6 +492,11 @@ class TrainingCosts(RowCosting):
         return other
 
     @cached_property
+    def pinned(self) -> tuple[Pinned, ...]:
+        """Layers that the request wants on a stage that it names."""
+        return pinned_layers(self.request)
+
+    @cached_property
     def _dag(self) -> LayerDag | None:
         """The graph of which layer reads which, of a model that branches; None for a chain."""
         return None if self.model.is_chain else layer_dag(self.model)
@@ -721,6 +728,11 @@ class TrainingCosts(RowCosting):
         sends_s = sum(float(collective_s(Collective.SEND_RECV, held / copies, link)) for link in kind.borders)
         gather_s = float(collective_s(Collective.ALL_GATHER, held, setting.tp_topology)) if copies > 1 else 0.0
         return sends_s + 2.0 * gather_s
+
+
+def pinned_layers(request: TrainingRequest) -> tuple[Pinned, ...]:
+    """Return the layers that a request wants on a stage that it names."""
+    return tuple(Pinned(each.of(request.model.layers), each.stage) for each in fixed_stages(request.search.constraints))
 
 
 def _plus_first(values: FloatArray, addend: float) -> FloatArray:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from meshwright.costmodels.pipeline import n_copies
 from meshwright.solver.blocks.sharding_problem import IntraOpProblem, ReshardEdge
 from meshwright.solver.blocks.tp_strategies import Strategy
+from meshwright.solver.problem.declared.constraints import AlikeShardings, Constraint
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.training.costs.evaluate import StageTable, held_by_part, positions
 from meshwright.solver.training.space.candidates import Candidate
@@ -171,11 +172,9 @@ def _maxima_between(by_layer: FloatArray, first: IntArray, end: IntArray) -> Flo
     return np.where(some, np.maximum(table[level, inside], table[level, np.maximum(end - 2**level, 0)]), 0.0)
 
 
-def fastest_that_fits(costed: EvenCuts, *, allowed: BoolArray | None = None) -> int | None:
-    """Index of the fastest cut that fits, of those ``allowed`` [cut] if given, the first of equals; None when none does."""
-    fits = (costed.need_bytes <= costed.capacity_bytes).all(axis=1)
-    if allowed is not None:
-        fits &= allowed
+def fastest_that_fits(costed: EvenCuts, allowed: BoolArray) -> int | None:
+    """Index of the fastest cut that fits, of those ``allowed`` [cut], the first of equals; None when none does."""
+    fits = allowed & (costed.need_bytes <= costed.capacity_bytes).all(axis=1)
     return int(np.argmin(np.where(fits, costed.step_s, np.inf))) if fits.any() else None
 
 
@@ -186,19 +185,20 @@ def roomiest(costed: EvenCuts) -> tuple[int, int]:
     return cut, int(np.argmax(lacking[cut]))
 
 
-# Tied weights have one storage: operators that share one must split it alike over tp.
+# Tied weights have one storage: operators that share one must split it alike over tp; so must those that a request has alike.
 
 
 @dataclass(frozen=True, slots=True)
 class TiedUse:
-    """An operator that uses a weight of several: its block, its index there, and the weight's dims."""
+    """An operator that must split some dims as others do, those of a weight that they share or its own; its block, its index
+    there, and the dims."""
 
     block: str
     node: int
     dims: tuple[str, ...]
 
     def split(self, strategy: Strategy) -> str | None:
-        """The dim of the weight that a strategy splits; None for none."""
+        """The dim of these that a strategy splits; None for none."""
         return strategy.dim if strategy.dim in self.dims else None
 
 
@@ -219,12 +219,27 @@ def tied_uses(model: ModelGraph) -> tuple[tuple[TiedUse, ...], ...]:
     return tuple(found)
 
 
+def alike_uses(constraints: Sequence[Constraint], model: ModelGraph) -> tuple[tuple[TiedUse, ...], ...]:
+    """For each constraint that has operators alike, those of blocks in use, with all of their dims."""
+    blocks = [model.block(name) for name in dict.fromkeys(model.layers)]
+    return tuple(
+        tuple(
+            TiedUse(block.name, node, tuple(operator.dims))
+            for block in blocks
+            for node, operator in enumerate(block.operators)
+            if each.covers(f"{block.name}/{operator.name}")
+        )
+        for each in constraints
+        if isinstance(each, AlikeShardings)
+    )
+
+
 def agreements(
     groups: Sequence[Sequence[TiedUse]], strategies: Mapping[str, Sequence[Sequence[Strategy]]]
 ) -> Iterator[dict[tuple[str, int], tuple[int, ...]]]:
-    """Every way in which all uses of each tied weight split it alike: for each (block, operator) the strategies left."""
+    """Every way in which all uses of each group split their dims alike: for each (block, operator) the strategies left."""
     ways = []
-    for uses in groups:
+    for uses in filter(None, groups):
         of_use = [_by_split(use, strategies[use.block][use.node]) for use in uses]
         common = [split for split in of_use[0] if all(split in other for other in of_use)]
         ways.append([[(use, found[split]) for use, found in zip(uses, of_use, strict=True)] for split in common])
@@ -233,7 +248,8 @@ def agreements(
         for use, indices in itertools.chain.from_iterable(picked):
             key = (use.block, use.node)
             left[key] = tuple(i for i in left.get(key, indices) if i in indices)
-        yield left
+        if all(left.values()):
+            yield left
 
 
 def restricted(problem: IntraOpProblem, left: Mapping[int, Sequence[int]]) -> IntraOpProblem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypedDict
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.layer_dag import LayerDag, downsets
-from meshwright.solver.stages import memory_shortage, partition_layers
+from meshwright.solver.stages import Pinned, barred, memory_shortage, partition_layers
 from meshwright.solver.stages.longest import FoundPartition, least_objective
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, FloatArray, StageSpan, StageTable, units_in_flight
@@ -48,7 +49,7 @@ class DagFigures:
     time_s [stage, config, layer], static_bytes [layer], activation_bytes and transient_bytes [config, layer], extra_s
     [stage, layer], boundary_s and beside_s (of one tensor), step_s, capacity_bytes and in_flight [stage]; side_bytes is held
     for each micro-batch in flight of each tensor that a stage's layers read beside their entries. No stage holds more than
-    ``most_parameters`` of the parameters [layer], where they are given.
+    ``most_parameters`` of the parameters [layer], nor a layer that it is ``barred`` from [stage, layer], where they are given.
     """
 
     time_s: Floats
@@ -64,6 +65,7 @@ class DagFigures:
     side_bytes: float
     parameters: Floats | None = None
     most_parameters: float = math.inf
+    barred: Bools | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,10 @@ def partition_dag(dag: LayerDag, figures: DagFigures, *, n_microbatches: int, wa
     if figures.parameters is not None:
         held = cuts.inside @ figures.parameters
         fits = [fit & (held[None, :] - held[:, None] <= figures.most_parameters) for fit in fits]
+
+    if figures.barred is not None:
+        counts = [cuts.inside @ row.astype(np.int64) for row in figures.barred]
+        fits = [fit & (count[None, :] == count[:, None]) for fit, count in zip(fits, counts, strict=True)]
 
     def solve_within(limit_s: float, below_s: float) -> FoundPartition[list[_Cut]] | None:
         tail = np.full(len(cuts.sets), np.inf)
@@ -303,33 +309,59 @@ class ParameterLimit:
         return self.most * candidate.mesh.stage_devices
 
 
+@dataclass(frozen=True, eq=False)
+class StageLimits:
+    """What stages may hold beside what memory says: the parameters of an exchange, and layers that are pinned to a stage."""
+
+    parameters: ParameterLimit | None = None
+    pinned: Sequence[Pinned] = ()
+
+    def allowed(self, candidate: Candidate, costed: EvenCuts) -> Bools:
+        """[cut] True for the even cuts that keep them."""
+        kept = np.ones(len(costed.cuts), bool)
+        if self.parameters is not None:
+            held = costed.sums_of_ranks(self.parameters.parameters)
+            kept &= np.all(held <= self.parameters.of_stage(candidate), axis=1)
+        for each in self.pinned:
+            mine = np.zeros(int(costed.cuts[0, -1]))
+            mine[list(each.layers)] = 1.0
+            kept &= costed.sums_of_ranks(mine)[:, each.place(candidate.mesh.pp)] == len(each.layers)
+        return kept
+
+
+UNLIMITED = StageLimits()
+"""Of stages that hold whatever fits."""
+
+
 def cut(member: Member, costs: TrainingCosts, limit: ParameterLimit | None = None) -> Decision | MemoryShortfall:
-    """The fastest decision of a member that fits and keeps the limit, or by how much the roomiest of all lack memory."""
-    candidate, tables = member.candidate, member.tables
+    """The fastest decision of a member that fits, keeps the limit and has layers on the stages that the request names, or by
+    how much the roomiest of all lack memory."""
+    candidate, tables, limits = member.candidate, member.tables, StageLimits(limit, costs.pinned)
     if not candidate.choices.lacks_layers:
-        spans = partition_stages(candidate, tables, limit)
+        spans = partition_stages(candidate, tables, limits)
         return spans if isinstance(spans, MemoryShortfall) else Decision(candidate, member.sharding, spans)
-    found = partition_some_layers(candidate, tables, costs.recomputed_layers, costs.allowed_layers, limit)
+    found = partition_some_layers(candidate, tables, costs.recomputed_layers, costs.allowed_layers, limits)
     if isinstance(found, MemoryShortfall):
         return found
     return Decision(candidate.of_first_layers(found.number), member.sharding, found.spans)
 
 
 def partition_stages(
-    candidate: Candidate, tables: tuple[StageTable, ...], limit: ParameterLimit | None = None
+    candidate: Candidate, tables: tuple[StageTable, ...], limits: StageLimits = UNLIMITED
 ) -> tuple[StageSpan, ...] | MemoryShortfall:
-    """The fastest stages that fit and keep the limit, or by how much the roomiest of all lack memory."""
+    """The fastest stages that fit and keep the limits, or by how much the roomiest of all lack memory."""
     if not candidate.pipelining.any_borders:
-        return _even_parts(candidate, tables, limit)
+        return _even_parts(candidate, tables, limits)
     if tables[0].dag is not None:
-        return _parts_of_branches(candidate, tables, tables[0].dag, limit)
+        return _parts_of_branches(candidate, tables, tables[0].dag, limits)
     found = partition_layers(
-        **_limited(candidate, limit),
+        **_limited(candidate, limits.parameters),
         **_costs(candidate, tables),
         capacity_bytes=_capacities(tables),
         in_flight=_in_flight(candidate),
         n_microbatches=candidate.n_microbatches,
         waiting=tables[0].waiting,
+        pinned=limits.pinned,
     )
     if found is None:
         return smallest_shortfall(candidate, tables)
@@ -349,7 +381,7 @@ def partition_some_layers(
     tables: tuple[StageTable, ...],
     again: npt.NDArray[np.bool_],
     allowed: tuple[int, ...] = (),
-    limit: ParameterLimit | None = None,
+    limits: StageLimits = UNLIMITED,
 ) -> SomeLayers | MemoryShortfall:
     """The fastest even parts that recompute some of their layers, whose number is one of ``allowed`` if these are named.
 
@@ -358,11 +390,8 @@ def partition_some_layers(
     """
     costed = cost_even_cuts(candidate, tables)
     most = FirstLayers(0, again).most_in_a_part(costed.cuts)
-    kept = np.ones(len(most), bool)
-    if limit is not None:
-        kept = np.all(costed.sums_of_ranks(limit.parameters) <= limit.of_stage(candidate), axis=1)
     # What is left out with the least of both modes fits with no number.
-    open_ = kept & (costed.need_bytes <= costed.capacity_bytes).all(axis=1)
+    open_ = limits.allowed(candidate, costed) & (costed.need_bytes <= costed.capacity_bytes).all(axis=1)
     best_s, best, number = np.inf, -1, 0
     for n in allowed or range(1, int(most.max())):
         # With all of their layers, parts are those of the mode full.
@@ -391,13 +420,10 @@ def _limited(candidate: Candidate, limit: ParameterLimit | None) -> _Limited:
 
 
 def _even_parts(
-    candidate: Candidate, tables: tuple[StageTable, ...], limit: ParameterLimit | None
+    candidate: Candidate, tables: tuple[StageTable, ...], limits: StageLimits
 ) -> tuple[StageSpan, ...] | MemoryShortfall:
     costed = cost_even_cuts(candidate, tables)
-    allowed = None
-    if limit is not None:
-        allowed = np.all(costed.sums_of_ranks(limit.parameters) <= limit.of_stage(candidate), axis=1)
-    best = fastest_that_fits(costed, allowed=allowed)
+    best = fastest_that_fits(costed, limits.allowed(candidate, costed))
     if best is None:
         return _shortfall(costed)
     borders = costed.cuts[best].tolist()
@@ -406,9 +432,11 @@ def _even_parts(
 
 
 def _parts_of_branches(
-    candidate: Candidate, tables: tuple[StageTable, ...], dag: LayerDag, limit: ParameterLimit | None
+    candidate: Candidate, tables: tuple[StageTable, ...], dag: LayerDag, limits: StageLimits
 ) -> tuple[StageSpan, ...] | MemoryShortfall:
-    figures = replace(_dag_figures(candidate, tables), **_limited(candidate, limit))
+    figures = replace(_dag_figures(candidate, tables), **_limited(candidate, limits.parameters))
+    if limits.pinned:
+        figures = replace(figures, barred=barred(limits.pinned, candidate.mesh.pp, dag.n_layers))
     found = partition_dag(dag, figures, n_microbatches=candidate.n_microbatches, waiting=tables[0].waiting)
     if found is None:
         return MemoryShortfall(*dag_shortage(dag, figures))

@@ -13,6 +13,7 @@ from meshwright.costmodels.model.experts import expert_dims
 from meshwright.costmodels.model.implementation import ScanOverRanks
 from meshwright.solver.problem.carried_choices import USUAL_MESH, MeshChoices
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.declared.constraints import fixed_stages
 from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.graph import ModelGraph
@@ -123,6 +124,8 @@ def meshes(request: TrainingRequest) -> Iterator[Mesh]:
             for pp in divisors(n_devices // (tp * cp)):
                 dp = n_devices // (tp * cp * pp)
                 if pp > n_layers or not allowed(pp, search.pp) or not allowed(dp, search.dp):
+                    continue
+                if not all(each.is_in(pp) for each in fixed_stages(search.constraints)):
                     continue
                 for etp in _ranks_of_experts(search, tp, experts):
                     places = dp * cp * tp // (etp or tp)

@@ -25,6 +25,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import BUFFERS, Of
 from meshwright.solver.verify.rules import LEADERS, REPLICATE, devices_by_group, picked_dims
 from meshwright.solver.verify.training.choice_rules import expert_overlap_violations
+from meshwright.solver.verify.training.constraints import constraint_violations
 from meshwright.solver.verify.violation import Rule, Violation, at_most
 
 _COLUMN_AND_ROW_DIMS = (HEADS, FFN, EXPERT_FFN, SHARED_FFN, SSM_HEADS, VOCAB)
@@ -55,28 +56,10 @@ def sharding_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterato
     named = strategies_by_operator(plan)
     for name, operator in used:
         yield from _operator_violations(plan, request, name, operator, named[name, operator.name])
-        yield from _constraint_violations(request, f"{name}/{operator.name}", named[name, operator.name])
+    yield from constraint_violations(plan, request)
     yield from _tied_violations(plan, request, named)
     if plan.sequence_parallel:
         yield from _sequence_parallel_violations(plan, request)
-
-
-def _constraint_violations(request: TrainingRequest, where: str, strategy: str) -> Iterator[Violation]:
-    """What the request asks of an operator is what the plan has."""
-    for constraint in request.search.constraints:
-        if constraint.sharding != strategy and _is_like(constraint.operators, where):
-            yield Violation(Rule.SEARCH, where, f"{strategy!r}, the request asks for {constraint.sharding!r}")
-
-
-def _is_like(pattern: str, name: str) -> bool:
-    """Return True if a name is a pattern with some text for each ``*``: letter by letter, where in the name one can be."""
-    places = {0}
-    for letter in pattern:
-        if letter == "*":
-            places = set(range(min(places, default=len(name) + 1), len(name) + 1))
-        else:
-            places = {place + 1 for place in places if name[place : place + 1] == letter}
-    return len(name) in places
 
 
 def _operator_violations(

@@ -36,6 +36,7 @@ def random_figures(rng: random.Random, dag: LayerDag, n_stages: int, n_configs: 
         return np.array([float(rng.randint(low, high)) for _ in range(math.prod(shape))]).reshape(shape)
 
     n = dag.n_layers
+    barred = np.array([[rng.random() < 0.2 for _ in range(n)] for _ in range(n_stages)])
     return DagFigures(
         time_s=some(n_stages, n_configs, n),
         static_bytes=some(n),
@@ -50,6 +51,7 @@ def random_figures(rng: random.Random, dag: LayerDag, n_stages: int, n_configs: 
         side_bytes=float(rng.randint(0, 4)),
         parameters=some(n),
         most_parameters=rng.choice([math.inf, 12.0, 18.0]),
+        barred=rng.choice([None, None, barred]),
     )
 
 
@@ -81,7 +83,8 @@ def by_hand(dag: LayerDag, figures: DagFigures, m: int, waiting: float) -> tuple
                 shorts.append(need + figures.transient_bytes[config, layers].max() - figures.capacity_bytes[s])
             least = min(least, max(shorts))
             holds_too_much = max(figures.parameters[layers].sum() for layers in members) > figures.most_parameters
-            if max(shorts) <= 0 and not holds_too_much:
+            held = figures.barred is None or not any(figures.barred[s, layers].any() for s, layers in enumerate(members))
+            if max(shorts) <= 0 and held and not holds_too_much:
                 value = objective_s(times, extras, m, waiting=waiting, hidden_s=hidden)
                 best = value if best is None else min(best, value)
     return best, least
@@ -111,7 +114,7 @@ def test_equals_every_split_tried(seed: int) -> None:
 def test_a_chain_is_split_as_chains_are(seed: int) -> None:
     rng = random.Random(seed)
     dag = chain_dag(rng.randint(2, 9))
-    figures = random_figures(rng, dag, rng.randint(1, min(4, dag.n_layers)))
+    figures = replace(random_figures(rng, dag, rng.randint(1, min(4, dag.n_layers))), barred=None)
     m = rng.randint(1, 9)
     found = partition_dag(dag, figures, n_microbatches=m)
     own = partition_layers(

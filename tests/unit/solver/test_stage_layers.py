@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.stages import memory_shortage, partition_layers
+from tests.unit.solver.pins import holds_pins, random_pins
 
 Problem = dict[str, Any]
 MEMORY_KEYS = ("static_bytes", "activation_bytes", "transient_bytes", "capacity_bytes", "in_flight")
@@ -29,6 +30,7 @@ def random_problem(seed: int) -> Problem:
     need = 5 * n_blocks / n_stages * (1 + in_flight.mean())
     time_s = slower * rng.choice([rng.uniform(0, 2, n_blocks), np.ones(n_blocks)])
     scale = rng.choice([np.ones(n_stages), rng.uniform(0.5, 2, n_stages)])[:, None, None]
+    drawn = np.random.default_rng([seed, 1])
     return {
         "time_s": scale * time_s * rng.choice([1.0, 1.1], (n_stages, 1, n_blocks)),
         "static_bytes": rng.uniform(0, 8, n_blocks),
@@ -43,12 +45,13 @@ def random_problem(seed: int) -> Problem:
         "n_microbatches": int(rng.choice([1, 2, 8, 64])),
         "parameters": rng.integers(1, 9, n_blocks).astype(np.float64),
         "most_parameters": float(rng.choice([math.inf, math.inf, 8.0, 16.0])),
+        "pinned": random_pins(drawn, int(n_blocks), int(n_stages)),
     }
 
 
 def every_split(problem: Problem) -> Iterator[tuple[float, float]]:
     """(objective, largest need - capacity) of every split and config choice, straight from the definition; infinite objectives
-    of splits with too many parameters on a stage."""
+    of splits with too many parameters on a stage, or a layer on another than it is pinned to."""
     time, static, activation = problem["time_s"], problem["static_bytes"], problem["activation_bytes"]
     _, n_configs, n_blocks = time.shape
     n_stages = len(problem["capacity_bytes"])
@@ -71,6 +74,8 @@ def every_split(problem: Problem) -> Iterator[tuple[float, float]]:
             )
             last = max(d[i] - sum(t[:i]) for i in range(n_stages))
             if max(problem["parameters"][span].sum() for span in spans) > problem["most_parameters"]:
+                last = math.inf
+            if not holds_pins(problem["pinned"], [range(n_blocks)[span] for span in spans]):
                 last = math.inf
             yield sum(t) + (problem["n_microbatches"] - 1) * max(steady) + last, short
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.stages import Partition, objective_s, partition
+from tests.unit.solver.pins import holds_pins, random_pins
 
 Problem = dict[str, Any]
 TABLES = ("times_s", "max_in_flight", "extra_s")
@@ -45,6 +46,8 @@ def random_problem(seed: int) -> Problem:
         problem["devices_before"] = np.stack([lowest, lowest + places.integers(-1, 8, len(submesh_devices))], axis=1).clip(0)
     if rng.random() < 0.3:
         problem["stage_counts"] = set(rng.choice(np.arange(1, 7), int(rng.integers(1, 4))).tolist())
+    if places.random() < 0.3:
+        problem["pinned"] = random_pins(places, n_blocks, min(n_blocks, 3))
     return problem
 
 
@@ -60,6 +63,8 @@ def every_partition(problem: Problem) -> Iterator[float]:
         if first == n_blocks:
             later = [len(chosen) - 1 - i for i in range(len(chosen))]
             fits = all(problem["max_in_flight"][c] >= q for c, q in zip(chosen, later, strict=True))
+            held = [range(begin, end + 1) for begin, end, *_ in chosen]
+            fits = fits and holds_pins(problem.get("pinned", ()), held)
             if devices == n_devices and fits and len(chosen) in counts:
                 t, d = [times[c] for c in chosen], [extras[c] for c in chosen]
                 last = max(d[i] - sum(t[:i]) for i in range(len(t)))
@@ -119,6 +124,7 @@ def assert_is_a_partition(problem: Problem, found: Partition) -> None:
     assert stages[-1].last == problem["times_s"].shape[0] - 1
     assert sum(problem["submesh_devices"][stage.submesh] for stage in stages) == problem["n_devices"]
     assert len(stages) in problem.get("stage_counts", range(1, 100))
+    assert holds_pins(problem.get("pinned", ()), [range(stage.first, stage.last + 1) for stage in stages])
     sizes = [int(problem["submesh_devices"][stage.submesh]) for stage in stages]
     for place, stage in enumerate(stages):
         fewest, most = problem["devices_before"][stage.submesh] if "devices_before" in problem else (0, 99)

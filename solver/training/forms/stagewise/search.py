@@ -30,7 +30,7 @@ from meshwright.solver.problem.choices import GroupOrder, Space, StageDegrees, T
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Partition, partition
-from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts, pinned_layers
 from meshwright.solver.training.costs.evaluate import StageSpan, compute_bound_s
 from meshwright.solver.training.forms.stagewise.record import StageWay, stagewise_plan
 from meshwright.solver.training.forms.stagewise.stage_sizes import (
@@ -376,6 +376,7 @@ class _Space:
     def __init__(self, request: TrainingRequest, arrangement: Arrangement, known: _Known):
         self.request, self.arrangement = request, arrangement
         cluster, self._layers = request.cluster, Layers.of(request.model)
+        self._pinned = pinned_layers(request)
         self._columns = [
             _Column(index, size, place, ways, every_border(cluster, group).index(place.borders))
             for index, group in enumerate(cluster.groups)
@@ -449,6 +450,7 @@ class _Space:
             row_of=self._layers.run_of,
             stage_counts=self.request.search.pp or None,
             below_s=below_s,
+            pinned=self._pinned,
         )
 
     def _list(

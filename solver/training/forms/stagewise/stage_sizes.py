@@ -13,6 +13,7 @@ from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.control import SearchStopped, Stop, heed
 from meshwright.solver.problem.carried_choices import OF_MESHES
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, Recompute, StageDegrees
+from meshwright.solver.problem.declared.constraints import FixedStage
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
@@ -55,7 +56,7 @@ def uses_hosts(search: Search) -> bool:
 
 def sized_request(request: TrainingRequest, group: NodeGroup, size: int, *, pp: int) -> TrainingRequest:
     """The request on ``pp`` stages of so many devices of a group each, none sharing a node with another: what one stage sees
-    of the cluster, with its share of the node's network."""
+    of the cluster, with its share of the node's network, wherever in the pipeline it is."""
     whole = group.node.devices_per_node
     used = min(size, whole)
     usual: dict[str, Any] = {name: (choice.usual,) for name, choice in OF_MESHES.items()}
@@ -66,6 +67,7 @@ def sized_request(request: TrainingRequest, group: NodeGroup, size: int, *, pp: 
         batch_shares=BatchShares.EVEN,
         group_order=GroupOrder.GIVEN,
         idle_groups=(),
+        constraints=tuple(each for each in request.search.constraints if not isinstance(each, FixedStage)),
         **usual,
     )
     nodes = replace(group, node=part_of_node(group.node, used), nodes=pp * size // used)

@@ -112,7 +112,9 @@ def _plan_in_given_order(
     else:
         known = min(result.refused.values(), key=lambda refused: refused[1].lacking_bytes, default=None)
         closest = closest_to_fitting(request, costs, stop=stop) or known
-        reason = no_candidate(request) if closest is None else _memory_reason(costs, *closest)
+        # What has memory enough lacks the stages that are asked for.
+        by_stages = costs.pinned and closest is not None and closest[1].lacking_bytes <= 0
+        reason = no_candidate(request) if closest is None or by_stages else _memory_reason(costs, *closest)
     return infeasible_plan(request, reason, n_candidates=result.n_candidates, n_solved=result.n_solved)
 
 
@@ -222,7 +224,7 @@ def _members_near(request: TrainingRequest, costs: TrainingCosts, known: Solved,
 
 def no_candidate(request: TrainingRequest) -> Reason:
     """Constraints that leave nothing; or restrictions, with those whose lifting alone would do; else what does not divide."""
-    if request.search.constraints and _has_candidates(request, lifted=()):
+    if request.search.constraints and _has_candidates(request, lifted=("constraints",)):
         return _unconstrainable(request)
     restricting = _restrictions(request.search)
     if restricting and _has_candidates(request, lifted=restricting):
@@ -240,7 +242,7 @@ def _unconstrainable(request: TrainingRequest) -> Reason:
         message=f"no candidate for {request.cluster.n_devices} devices has what search.constraints ask for: {asked}",
         remedies=(
             "lift search.constraints, or name dims that such an operator may be split along",
-            "allow a search.tp that divides these dims",
+            "allow a search.tp that divides these dims, and a search.pp whose stages can hold these layers",
         ),
     )
 

@@ -38,7 +38,7 @@ def kinds_within(request: TrainingRequest, limit_s: float) -> set[tuple[object, 
         for choice in family.by_recompute():
             for node in expand(choice, costs):
                 for member in (node,) if isinstance(node, Member) else node.members(node.candidates, costs):
-                    spans = partition_stages(member.candidate, member.tables, None)
+                    spans = partition_stages(member.candidate, member.tables)
                     if isinstance(spans, MemoryShortfall):
                         continue
                     cost = evaluate_decision(Decision(member.candidate, member.sharding, spans), member.tables)

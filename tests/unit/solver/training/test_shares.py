@@ -22,7 +22,7 @@ from meshwright.solver.training.costs.part_borders import cost_even_cuts
 from meshwright.solver.training.explain import explain
 from meshwright.solver.training.forms.by_group.search import part_sequences
 from meshwright.solver.training.planner import plan_training, predict_training
-from meshwright.solver.training.search.partition import MemoryShortfall, ParameterLimit, partition_stages
+from meshwright.solver.training.search.partition import MemoryShortfall, ParameterLimit, StageLimits, partition_stages
 from meshwright.solver.training.space.candidates import families
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
@@ -62,7 +62,7 @@ def test_even_parts_keep_a_limit_on_parameters() -> None:
             costed = cost_even_cuts(candidate, roomy)
             held = costed.sums_of_ranks(parameters).max(axis=1) / candidate.mesh.stage_devices
             most = float(held.min())
-            spans = partition_stages(candidate, roomy, ParameterLimit(parameters, most))
+            spans = partition_stages(candidate, roomy, StageLimits(ParameterLimit(parameters, most)))
             assert not isinstance(spans, MemoryShortfall)
             cut = [*(span.first for span in spans), len(parameters)]
             chosen = costed.cuts.tolist().index(cut)

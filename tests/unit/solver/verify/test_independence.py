@@ -34,6 +34,7 @@ ALLOWED = {
     *FACTS,
     "meshwright.solver.answer.stage",
     "meshwright.solver.problem.choices",
+    "meshwright.solver.problem.declared.constraints",
     "meshwright.solver.problem.graph",
     "meshwright.solver.answer.document",
     "meshwright.solver.answer.layouts",
