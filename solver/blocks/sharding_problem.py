@@ -617,7 +617,8 @@ class TensorCommunication:
         self, target: Placed, tensor: Tensor, written: Spec, gradient: Spec, source: Placed | None = None
     ) -> tuple[float, float]:
         """Seconds that a tensor adds to its reader forward, and its gradient backward, by their layouts where ``source`` is;
-        None for the border of the block."""
+        None for the border of the block. What is kept split for a reader other than a product is gathered again in its backward
+        pass."""
         read = next(t for t in target.operator.inputs if t.name == tensor.name)
         wanted, summed = target.strategy.spec(read), target.strategy.input_gradient_spec(target.operator, read)
         forward = self._beside_products(Product.OUTPUT, written, wanted, tensor, before=source, after=target)
@@ -625,7 +626,10 @@ class TensorCommunication:
         if sums_beside_weights(target.operator, self._setting.implementation):
             return forward, self._beside_weight_gradient(modules * self.convert_s(summed, gradient, tensor), target)
         backward = self._beside_products(Product.INPUT_GRADIENT, summed, gradient, tensor, before=target, after=source)
-        return forward, modules * backward
+        if target.operator.kind is OperatorKind.MATMUL or tensor.name not in target.operator.saved:
+            return forward, modules * backward
+        again = forward if conversion(written, wanted) is Collective.ALL_GATHER else 0.0
+        return forward, backward + again
 
     def convert_s(self, source: Spec, target: Spec, tensor: Tensor) -> float:
         """Seconds of the collective that turns one layout of a tensor into another, while nothing else runs."""

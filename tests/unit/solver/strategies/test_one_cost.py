@@ -69,6 +69,13 @@ def test_layers_over_tp_with_sequence_parallelism_have_one_cost(model: str, tp: 
     assert both.peak_bytes == pytest.approx(both.plan.peak_bytes, rel=0.006)
 
 
+def test_what_is_kept_split_is_gathered_again_for_scans() -> None:
+    """A convolution and a scan read whole what products write split over the sequence."""
+    both = priced(request_of("jamba-1.5-mini", nodes=4, batch=64, seq_len=4096), dp=16, tp=2, microbatch=1)
+    inner = slice(2, -1)
+    assert both.time.resharding_s[inner] == pytest.approx(both.table.parts.tp_comm_s[inner], rel=BOTH)
+
+
 def test_the_state_of_data_parallelism_is_its_own_part_of_memory() -> None:
     both = priced(request_of("llama-3.1-8b", nodes=1, batch=64, seq_len=8192), dp=8, tp=1, microbatch=1)
     static = sum(
