@@ -350,12 +350,11 @@ def test_only_megatron_copies_key_value_heads(launcher: Launcher) -> None:
 
 
 def recompute_plan(mode: Recompute) -> Plan:
-    """The plan under another recompute mode. Selective drops n and ctx, 128 bytes each, fine-grained n alone; full keeps x:
-    128 bytes."""
+    """The plan under another recompute mode. Selective and fine-grained drop n, 128 bytes; full keeps x alone: 128 bytes."""
     kept = {
         Recompute.NONE: 1280.0,
         Recompute.FINE_GRAINED: 1152.0,
-        Recompute.SELECTIVE: 1024.0,
+        Recompute.SELECTIVE: 1152.0,
         Recompute.FULL: 128.0,
     }[mode]
     plan = every_stage(training_plan(), "recompute", mode)
