@@ -278,7 +278,8 @@ def _state_words(plan: PipelinePlan, workload: TrainingWorkload) -> list[Words]:
     """ZeRO-1 is the distributed optimizer, ZeRO-2 and 3 are Megatron-FSDP; gradients travel when the plan says so."""
     axes, zero_stage = plan.axes, plan.stages[0].zero_stage
     assert axes is not None
-    if axes.dp * axes.cp == 1:
+    of_experts = axes.dp * axes.cp * axes.tp // ((axes.etp or axes.tp) * axes.ep)
+    if axes.dp * axes.cp == 1 and not (zero_stage and of_experts > 1):
         # What lies on the host, and moments of few bits, belong to a distributed optimizer, of one rank, too.
         distributed = plan.stages[0].offload.optimizer or plan.trained_by(workload) in _SMALL_MOMENTS
         return [say("use_distributed_optimizer")] if distributed else []

@@ -113,7 +113,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
         replace(mesh, choices=MeshChoices.of(stated.mesh, mesh)),
         size,
         request.workload.global_batch // (replicas * size),
-        stated.zero_stage if ranks > 1 else 0,
+        stated.zero_stage if ranks > 1 or (mesh.spreads_experts and mesh.expert_dp > 1) else 0,
         boundary,
         (stated.recompute,),
         _pipelining(stated),

@@ -52,6 +52,11 @@ class StateDegrees(Protocol):
         """True if fewer ranks hold an expert alike than all else."""
         ...
 
+    @property
+    def expert_dp(self) -> int:
+        """Ranks that hold the same experts."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StatePlace:
@@ -264,9 +269,9 @@ def _lies_on_mesh(
 
 
 def _zero_stages(mesh: StateDegrees, workload: TrainingWorkload, search: Search, optimizer: Optimizer) -> Iterator[int]:
-    """ZeRO stages that differ on this mesh and that the launcher can run. On one rank they do where an implementation keeps
-    buffers under some of them: if all are open, the lowest, which has none, is enough."""
-    if mesh.dp * mesh.cp == 1:
+    """ZeRO stages that differ on this mesh and that the launcher can run. On one rank, whose experts no other has either, they
+    do where an implementation keeps buffers under some of them: if all are open, the lowest, which has none, is enough."""
+    if mesh.dp * mesh.cp == 1 and not (mesh.spreads_experts and mesh.expert_dp > 1):
         kept = implementation_of(workload, search).state_buffers is not StateBuffers.NONE
         stages: tuple[int, ...] = tuple(sorted(search.zero_stages)) or (0,)
         stages = stages if kept else stages[:1]

@@ -88,6 +88,11 @@ def test_experts_get_their_flags() -> None:
     request = replace(request, search=replace(request.search, etp=(1,)))
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert flags(export(plan, request, "megatron-lm"))["--expert-tensor-parallel-size"] == ("1",)
+    # Experts alone have copies, so they alone are sharded.
+    alone = replace(request.search, tp=(8,), dp=(1,), cp=(1,), pp=(1,), ep=(4,), zero_stages=(1,))
+    request = replace(request, search=alone)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert "--use-distributed-optimizer" in flags(export(plan, request, "megatron-lm"))
 
 
 def test_dispatch_and_limited_routing_get_their_flags() -> None:

@@ -84,3 +84,12 @@ def test_stages_that_differ_on_one_rank_by_their_buffers_are_all_searched() -> N
     assert request.search.zero_stages == (2, 3)
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert plan.feasible and not check(plan, request)
+
+
+def test_experts_that_several_ranks_hold_are_sharded_where_nothing_else_has_copies() -> None:
+    """Two ranks of tp hold whole experts each, and dp x cp is 1: ZeRO shards the experts' states alone (seed 711071)."""
+    request = full_request(711071)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert (flat(plan).axes.dp, flat(plan).axes.etp, flat(plan).stages[0].zero_stage) == (1, 1, 1)
+    assert check(plan, request) == ()
+    assert is_the_best(plan, enumerated(request))
