@@ -123,11 +123,11 @@ KNOWN_FRAMEWORK = StepErrorModel(
     base=0.094,
     small=0.0,
     communication=0.0,
-    experts=0.299,
-    network=0.655,
-    chip=0.046,
-    below=2.519,
-    above=2.324,
+    experts=0.298,
+    network=0.646,
+    chip=0.043,
+    below=2.500,
+    above=2.314,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
@@ -137,10 +137,10 @@ ASSUMED_FRAMEWORK = StepErrorModel(
     small=0.0,
     communication=0.0,
     experts=0.321,
-    network=0.444,
-    chip=0.039,
-    below=2.550,
-    above=3.032,
+    network=0.434,
+    chip=0.037,
+    below=2.548,
+    above=3.006,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""
