@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import rfc8785
 
 from meshwright.app.base.errors import DocumentError, FieldError
+from meshwright.app.base.figures import counted
 from meshwright.app.base.records import to_document
 from meshwright.app.requests.document import RequestDocument, RunsUse
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key
@@ -64,7 +65,7 @@ def with_memory_of_runs(workload: TrainingWorkload, search: Search, calibrations
         MemoryOutcome(MemoryEvidence(each["outcome"]), each["median_bytes"], each["told_bytes"])
         for each in learned.document["memory"]
     ]
-    origin = f"{len(outcomes)} measured runs of this framework on this hardware"
+    origin = f"{counted(len(outcomes), 'measured run')} of this framework on this hardware"
     law = learned_law(implementation_of(workload, search).memory, outcomes, origin=origin)
     # Runs that contradict a prediction by more than this were of something else; a plan is still to be had.
     law = replace(law, scale=min(max(law.scale, 1.0 / MOST_SCALE), MOST_SCALE))

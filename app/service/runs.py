@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine
 
 from meshwright.app.base.documents import compact_json
 from meshwright.app.base.errors import DocumentError, FieldError, PlanNotFoundError
+from meshwright.app.base.figures import counted
 from meshwright.app.requests.calibrations import read_calibration_document
 from meshwright.app.requests.learned import RunGroup, run_group
 from meshwright.app.requests.plan_documents import read_plan_document
@@ -252,7 +253,7 @@ def learned_from(group: RunGroup, runs: Sequence[StoredRun]) -> Calibration | No
         "profile": group.profile,
         "cost_model_version": COST_MODEL_VERSION,
         **taught,
-        "provenance": {f"measured runs on {group.cluster} by {group.profile}": f"{len(told)} runs"},
+        "provenance": {f"measured runs on {group.cluster} by {group.profile}": counted(len(told), "run")},
         "samples": {"digest": f"sha256:{hashlib.sha256(rfc8785.dumps(digests)).hexdigest()}", "rows": len(told)},
     }
     return read_calibration_document(document)

@@ -67,7 +67,7 @@ def in_cluster_time(plan: Plan, request: PlanRequest) -> Plan:
         return plan
     learned = run_calibration(request.calibrations)
     assert learned is not None, "the law came from it"
-    basis = f"{law.runs} measured runs of this framework on this hardware"
+    basis = f"{law.runs} measured run{'' if law.runs == 1 else 's'} of this framework on this hardware"
     use = CalibrationUse(
         id=learned.name,
         device=str(learned.document["cluster"]),

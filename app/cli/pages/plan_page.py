@@ -330,14 +330,22 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
     ]
     if reason.have > 0:
         share = reason.need / reason.have
-        lines.append(plain("  ") + bar(share) + plain(f" {percent(share)} of what there is"))
+        lines.append(
+            plain("  ") + bar(share) + plain(f" {percent(share)} of what {'is allowed' if _is_target(reason) else 'there is'}")
+        )
     lines.append(plain(certificate_in_words(plan, request)))
     return [Group(*lines), plain(reason.message), *_remedies(reason)]
 
 
 def need_and_have(reason: Reason) -> str:
-    """Return what the tightest constraint needs and what there is, in its unit."""
-    return f"need {amount(reason.need, reason.unit)}, have {amount(reason.have, reason.unit)}"
+    """Return what the tightest constraint needs and what there is, in its unit; of a time what it takes and what is allowed."""
+    need, have = amount(reason.need, reason.unit), amount(reason.have, reason.unit)
+    return f"takes {need}, allowed {have}" if _is_target(reason) else f"need {need}, have {have}"
+
+
+def _is_target(reason: Reason) -> bool:
+    """Return True if the constraint is a limit of what is taken, not of what there is."""
+    return reason.unit in ("s", "ms", "x")
 
 
 def _remedies(reason: Reason) -> list[RenderableType]:

@@ -128,6 +128,14 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
         assert max(len(line.rstrip()) for line in page(plan, request, width).splitlines()) <= width
 
 
+def test_a_target_that_is_missed_is_taken_and_allowed() -> None:
+    request = resolved()
+    plan = infeasible_plan(request)
+    assert plan.reason is not None
+    text = page(replace(plan, reason=replace(plan.reason, need=106.0, have=10.9, unit="s")), request)
+    assert "takes 106 s, allowed 10.9 s" in text and "972% of what is allowed" in text
+
+
 def test_infeasible_page_has_reason_numbers_and_remedies() -> None:
     request = resolved()
     text = page(infeasible_plan(request), request)
