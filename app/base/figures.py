@@ -158,6 +158,9 @@ DAYS = Quantity("time", {"d": 1.0, "day": 1.0, "days": 1.0, "h": 1 / 24, "w": 7.
 MANY = Quantity("number", {"": 1.0, "M": 1e6, "B": 1e9, "T": 1e12}, "15B or 1T")
 """A count of what comes by the billion, such as tokens of a run."""
 
+MONEY = Quantity("sum in USD", {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9}, "500k or 1.2M")
+"""What a run may cost."""
+
 SIZE = Quantity("size of memory", {f"{p}B": v for p, v in (_METRIC | _BINARY).items()}, "24GiB or 80GB")
 """Bytes."""
 

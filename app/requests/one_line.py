@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshwright.app.base.documents import parse_document
-from meshwright.app.base.figures import DAYS, MANY, MILLISECONDS, RATE, SIZE, read_count, read_quantity, read_tokens
+from meshwright.app.base.figures import DAYS, MANY, MILLISECONDS, MONEY, RATE, SIZE, read_count, read_quantity, read_tokens
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.requests.model_words import model_of_words
 from meshwright.app.requests.options import OF_TASK, OPTIONS, TOKENS, OneLine, Task, typed
@@ -50,7 +50,7 @@ def request_of_line(line: OneLine, *, source: Mapping[str, Any] | None = None) -
         document |= {"slo": slo} if (slo := _targets(line)) else {}
     else:
         document["workload"] = _training(line)
-        document |= {"slo": slo} if (slo := _deadline(line)) else {}
+        document |= {"slo": slo} if (slo := _deadline(line) | _budget(line)) else {}
     if line.precision is not None:
         document["workload"]["precision"] = line.precision
     if line.objective is not None:
@@ -132,6 +132,18 @@ def _deadline(line: OneLine) -> dict[str, float]:
     if not days > 0:
         raise InvalidInputError("a run takes some time", given=f"--within {line.within}", allowed=DAYS.example)
     return {"min_tokens_per_s": _number(_run_tokens(line.tokens) / (days * 86_400.0))}
+
+
+def _budget(line: OneLine) -> dict[str, float]:
+    """What a million tokens may cost for the run to keep its budget."""
+    if line.budget is None:
+        return {}
+    if line.tokens is None:
+        raise InvalidInputError("--budget needs the tokens of the run", allowed="--tokens 1T --budget 500k")
+    usd = read_quantity(line.budget, MONEY, what="--budget")
+    if not usd > 0:
+        raise InvalidInputError("a run costs something", given=f"--budget {line.budget}", allowed=MONEY.example)
+    return {"max_cost_per_million_tokens": _number(usd / _run_tokens(line.tokens) * 1e6)}
 
 
 def _adapter(line: OneLine) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class OneLine:
     seq: str | None = _training("tokens of a sequence: 8192, 8k.", TOKENS, label="Tokens of a sequence", example="8192")
     tokens: str | None = _training("tokens of the whole run, for its days and cost: 15B, 1T.", "NUMBER")
     within: str | None = _training("the time that the run may take: 30d. Needs --tokens.", "TIME")
+    budget: str | None = _training("USD that the run may cost: 500k. Needs --tokens.", "USD")
     lora: str | None = _training("adapters of this rank beside frozen weights.", "RANK")
     qlora: str | None = _training("the same, the frozen weights in four bits.", "RANK")
     precision: str | None = _option("With --gpus: bf16, fp8 ...", "FORMAT", label="Precision")

@@ -190,6 +190,7 @@ _SAY_NOTHING: tuple[tuple[str, str, object], ...] = (
     ("workload", "dispatch_format", DispatchFormat.WORKING),
     ("workload", "router", Router.RANDOM),
     ("workload", "mtp_layers", 0),
+    ("slo", "max_cost_per_million_tokens", None),
 )
 """Fields that came after requests were stored, with the value that says nothing: it is left out, so that these keep their
 digests."""

@@ -226,6 +226,13 @@ class Cluster:
         """All devices of the cluster."""
         return sum(group.n_devices for group in self.groups)
 
+    @property
+    def price_per_hour(self) -> float | None:
+        """USD an hour of all devices; None where one has no price."""
+        prices = [group.node.device.price_per_hour for group in self.groups]
+        known = [group.n_devices * price for group, price in zip(self.groups, prices, strict=True) if price is not None]
+        return sum(known) if len(known) == len(prices) else None
+
     def group_of(self, rank: int) -> NodeGroup:
         """The node group that holds a rank."""
         first = 0

@@ -48,14 +48,15 @@ def in_model_time(request: PlanRequest) -> PlanRequest:
     """Return a training request with its targets in the cost model's time, such that they hold with the SLO's confidence: to
     the search a shorter step. Those of serving are brought into simulated time where they are judged."""
     slo = request.slo
-    longest_s, least = slo.max_step_time_s, slo.min_tokens_per_s
-    if not isinstance(request, TrainingRequest) or (longest_s is None and least is None):
+    longest_s, least, most = slo.max_step_time_s, slo.min_tokens_per_s, slo.max_cost_per_million_tokens
+    if not isinstance(request, TrainingRequest) or not request.longest_steps_s:
         return request
     factor = confident_factor(request)
     in_time = replace(
         slo,
         max_step_time_s=None if longest_s is None else longest_s / factor,
         min_tokens_per_s=None if least is None else least * factor,
+        max_cost_per_million_tokens=None if most is None else most / factor,
     )
     return replace(request, slo=in_time)
 

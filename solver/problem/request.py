@@ -224,6 +224,7 @@ class Slo:
 
     min_tokens_per_s: PositiveFloat | None = None
     max_step_time_s: PositiveFloat | None = None
+    max_cost_per_million_tokens: PositiveFloat | None = None
     p95_ttft_ms: PositiveFloat | None = None
     p95_tpot_ms: PositiveFloat | None = None
     confidence: Confidence = DEFAULT_CONFIDENCE
@@ -255,15 +256,31 @@ class TrainingRequest:
         _require_adapted(self.model, self.workload)
         require_satisfiable(self.search.constraints, self.model)
         _require_targets_of(self.slo, self.workload)
+        if self.slo.max_cost_per_million_tokens is not None and not self.cluster.price_per_hour:
+            raise WorkloadError(
+                "a limit of cost needs a price of every device",
+                given=", ".join(group.node.device.name for group in self.cluster.groups),
+                remedy="describe the node inline with device.price_per_hour, or leave slo.max_cost_per_million_tokens out",
+            )
+
+    @property
+    def longest_steps_s(self) -> dict[str, float]:
+        """Longest step that each target allows, by its name in an SLO: on all devices, where it limits their cost."""
+        tokens, slo = self.workload.global_batch * self.workload.seq_len, self.slo
+        limits: dict[str, float] = {}
+        if slo.max_step_time_s is not None:
+            limits["max_step_time_s"] = slo.max_step_time_s
+        if slo.min_tokens_per_s is not None:
+            limits["min_tokens_per_s"] = tokens / slo.min_tokens_per_s
+        price = self.cluster.price_per_hour
+        if slo.max_cost_per_million_tokens is not None and price:
+            limits["max_cost_per_million_tokens"] = slo.max_cost_per_million_tokens * (tokens / 1e6) / (price / 3600.0)
+        return limits
 
     @property
     def longest_step_s(self) -> float:
         """Longest step that the targets allow; infinite without any."""
-        workload, slo = self.workload, self.slo
-        limits = [math.inf if slo.max_step_time_s is None else slo.max_step_time_s]
-        if slo.min_tokens_per_s is not None:
-            limits.append(workload.global_batch * workload.seq_len / slo.min_tokens_per_s)
-        return min(limits)
+        return min(self.longest_steps_s.values(), default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -304,7 +321,10 @@ def plan_request(
     return ServingRequest(model, cluster, workload, slo, objective, search, calibrations)
 
 
-_TARGETS = {"training": ("min_tokens_per_s", "max_step_time_s"), "serving": ("p95_ttft_ms", "p95_tpot_ms")}
+_TARGETS = {
+    "training": ("min_tokens_per_s", "max_step_time_s", "max_cost_per_million_tokens"),
+    "serving": ("p95_ttft_ms", "p95_tpot_ms"),
+}
 """Fields of an SLO that go with each kind of workload."""
 
 

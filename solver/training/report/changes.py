@@ -159,6 +159,8 @@ def _looser_targets(request: TrainingRequest) -> Iterator[RequestChange]:
             targets["max_step_time_s"] = rounded(slo.max_step_time_s * factor, up=True)
         if slo.min_tokens_per_s is not None:
             targets["min_tokens_per_s"] = rounded(slo.min_tokens_per_s / factor, up=False)
+        if slo.max_cost_per_million_tokens is not None:
+            targets["max_cost_per_million_tokens"] = rounded(slo.max_cost_per_million_tokens * factor, up=True)
         if targets:
             yield with_targets(request, targets)
 
@@ -214,6 +216,10 @@ def _reachable_target(request: TrainingRequest, reason: Reason) -> RequestChange
         changed["max_step_time_s"] = rounded(reason.need, up=True)
     if slo.min_tokens_per_s is not None and slo.min_tokens_per_s > tokens / reason.need:
         changed["min_tokens_per_s"] = rounded(tokens / reason.need, up=False)
+    costly_s = request.longest_steps_s.get("max_cost_per_million_tokens", reason.need)
+    if slo.max_cost_per_million_tokens is not None and costly_s < reason.need:
+        most = slo.max_cost_per_million_tokens * reason.need / costly_s
+        changed["max_cost_per_million_tokens"] = rounded(most, up=True)
     return with_targets(request, changed)
 
 

@@ -305,29 +305,27 @@ def slo_reason(request: TrainingRequest, step_time_s: float, *, factor: float = 
     """Reason why the best step time breaks the SLO; None when it keeps it. A measured step takes ``factor`` times the predicted
     one at most, with the SLO's confidence; 1 where targets are in the cost model's time."""
     workload, slo = request.workload, request.slo
-    limits = []
-    if slo.max_step_time_s is not None:
-        limits.append(("slo.max_step_time_s", slo.max_step_time_s))
-    if slo.min_tokens_per_s is not None:
-        limits.append(("slo.min_tokens_per_s", workload.global_batch * workload.seq_len / slo.min_tokens_per_s))
     promised_s = step_time_s * factor
-    broken = [(name, limit_s) for name, limit_s in limits if promised_s > limit_s]
+    broken = [(f"slo.{name}", limit_s) for name, limit_s in request.longest_steps_s.items() if promised_s > limit_s]
     if not broken:
         return None
     name, limit_s = min(broken, key=lambda item: item[1])
     tokens = workload.global_batch * workload.seq_len
     upper = "" if factor == 1.0 else f", up to {promised_s:.4g} s with slo.confidence {slo.confidence:g}"
+    costs = slo.max_cost_per_million_tokens
+    usd = "" if costs is None or not name.endswith("tokens") else f"{costs * step_time_s / limit_s:.3g} USD per million tokens"
     return Reason(
         constraint=name,
         need=promised_s,
         have=limit_s,
         unit="s",
         message=(
-            f"{name}: the fastest step that fits takes {step_time_s:.4g} s ({tokens / step_time_s:,.0f} tokens/s){upper}, the "
-            f"SLO allows {limit_s:.4g} s ({tokens / limit_s:,.0f} tokens/s): {promised_s / limit_s:.3f} times too slow"
+            f"{name}: the fastest step that fits takes {step_time_s:.4g} s ({usd or f'{tokens / step_time_s:,.0f} tokens/s'})"
+            f"{upper}, the SLO allows {limit_s:.4g} s ({f'{costs:g} USD' if usd else f'{tokens / limit_s:,.0f} tokens/s'}): "
+            f"{promised_s / limit_s:.3f} times too slow"
         ),
         remedies=(
-            "add devices, or faster ones",
+            "use fewer devices (objective cost), or cheaper ones" if usd else "add devices, or faster ones",
             "relax the SLO",
             *(() if factor == 1.0 else ("ask for less slo.confidence, or report measured runs",)),
             "lift restrictions in 'search'",

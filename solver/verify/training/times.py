@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
+from meshwright.costmodels.cluster.cluster import NodeGroup
 from meshwright.costmodels.model.dims import BATCH, EXPERT_LATENT, HIDDEN, SEQ, TOP_K
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
@@ -214,7 +215,7 @@ def _energy_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     assert predicted is not None and predicted.step_time_s is not None
     if predicted.energy_per_step_j is None:
         return
-    groups = devices_by_group(request.cluster, (devices for stage in plan.stages for devices in stage.devices))
+    groups = _devices_of(plan, request)
     least = sum(count * group.node.device.idle_power_w for group, count in groups) * predicted.step_time_s
     most = sum(count * group.node.device.power_w for group, count in groups) * predicted.step_time_s
     if not (at_most(least, predicted.energy_per_step_j) and at_most(predicted.energy_per_step_j, most)):
@@ -231,6 +232,17 @@ def _slo_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Vi
     if slo.min_tokens_per_s is not None and not at_most(slo.min_tokens_per_s, predicted.tokens_per_s):
         given = f"{predicted.tokens_per_s}, the SLO asks for {slo.min_tokens_per_s}"
         yield Violation(Rule.SLO, "plan.predicted.tokens_per_s", given, limit="slo.min_tokens_per_s")
+    most = slo.max_cost_per_million_tokens
+    if most is not None:
+        prices = [(n, group.node.device.price_per_hour or math.inf) for group, n in _devices_of(plan, request)]
+        cost = sum(n * price for n, price in prices) / 3600.0 / predicted.tokens_per_s * 1e6
+        if not at_most(cost, most):
+            given = f"{cost} USD per million tokens, the SLO allows {most}"
+            yield Violation(Rule.SLO, "plan.predicted.tokens_per_s", given, limit="slo.max_cost_per_million_tokens")
+
+
+def _devices_of(plan: PipelinePlan, request: TrainingRequest) -> list[tuple[NodeGroup, int]]:
+    return devices_by_group(request.cluster, (devices for stage in plan.stages for devices in stage.devices))
 
 
 def _forward_flops(request: TrainingRequest, span: LayerSpan, *, sequences: int) -> float:

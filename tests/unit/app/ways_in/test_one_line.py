@@ -20,10 +20,11 @@ from meshwright.app.base.documents import parse_document
 from meshwright.app.cli.options import LineOptions
 from meshwright.app.requests.files import given_request
 from meshwright.app.requests.model_words import CONFIG, cached_config, is_model_id
-from meshwright.app.requests.one_line import request_yaml
+from meshwright.app.requests.one_line import request_of_line, request_yaml
 from meshwright.app.requests.options import OPTIONS, OneLine, Task
 from meshwright.app.requests.resolve import request_document
 from meshwright.app.service.asking import NewExplanation
+from meshwright.costmodels.errors import InvalidInputError
 from tests.support.command_line import Cli
 from tests.support.requests_given import TINY_CONFIG, tiny_graph
 
@@ -132,6 +133,24 @@ def test_every_part_of_a_line_has_an_option_and_comes_from_it() -> None:
     assert line == OneLine("a model", task=Task.TRAIN, assume_decoder=True, **{part: f"its {part}" for part in parts})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("budget", "tokens", "found"),
+    [
+        ("500k", "1T", 0.5),
+        ("1.2M", "100B", 12.0),
+        ("60", None, "--budget needs the tokens"),
+        ("0", "1T", "a run costs"),
+    ],
+)
+def test_a_budget_is_what_a_million_tokens_may_cost(budget: str, tokens: str | None, found: float | str) -> None:
+    line = OneLine("llama-3.1-8b", gpus="8xH100", batch="64", seq="8k", tokens=tokens, budget=budget)
+    if isinstance(found, str):
+        with pytest.raises(InvalidInputError, match=found):
+            request_of_line(line)
+        return
+    assert request_of_line(line)["slo"] == {"max_cost_per_million_tokens": found}
+
+
 def test_programs_and_rest_ask_the_options_of_a_line() -> None:
     """They name the same options, but for devices and targets over REST, whose names say what they are."""
     of_rest = {each.name for each in fields(NewExplanation)} - {"command", "files", "model", "config", "measured"}
@@ -139,7 +158,9 @@ def test_programs_and_rest_ask_the_options_of_a_line() -> None:
     asked = set(inspect.signature(meshwright.explain).parameters) & set(OPTIONS)
     assert len(of_rest) == len(asked) and of_rest - {"cluster", "p95_ttft_ms", "p95_tpot_ms"} <= asked
     said_by_commands = {"launcher", "host_memory", "lora", "qlora"}
-    assert set(OPTIONS) - asked == said_by_commands | {"tokens", "within"}, "the length of a run is asked of plans alone"
+    assert set(OPTIONS) - asked == said_by_commands | {"tokens", "within", "budget"}, (
+        "the length of a run is asked of plans alone"
+    )
 
 
 def test_the_hub_cache_is_read_at_its_main_branch(cli: Cli) -> None:

@@ -16,6 +16,7 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.memory.training_state import Optimizer
 from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.pipeline import Schedule
+from meshwright.solver.answer.cluster_time import in_model_time
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import Axes
@@ -109,6 +110,25 @@ def test_an_slo_out_of_reach_is_infeasible_with_its_numbers() -> None:
     assert plan.reason is not None
     assert plan.reason.constraint == "slo.max_step_time_s"
     assert (plan.reason.need, plan.reason.have) == (best_s, best_s * 0.9)
+
+
+def test_a_limit_of_cost_is_one_of_the_step_on_devices_with_prices() -> None:
+    best = plan_of_llama_8b()
+    assert best.predicted is not None and best.predicted.cost_per_million_tokens is not None
+    cost = best.predicted.cost_per_million_tokens
+    assert plan_of(llama_8b(slo=Slo(max_cost_per_million_tokens=cost * 1.001, confidence=0.5))).feasible
+    request = llama_8b(slo=Slo(max_cost_per_million_tokens=cost / 2, confidence=0.5))
+    plan = plan_of(request)
+    assert plan.reason is not None and plan.reason.constraint == "slo.max_cost_per_million_tokens"
+    assert plan.reason.need == pytest.approx(2 * plan.reason.have)
+    assert f"{cost:.3g} USD per million tokens" in plan.reason.message
+    assert {violation.limit for violation in check(best, request)} == {"slo.max_cost_per_million_tokens"}
+    sure = in_model_time(llama_8b(slo=Slo(max_cost_per_million_tokens=cost * 1.001, confidence=0.9)))
+    assert not plan_of(sure).feasible, "what is promised at more than even odds is dearer"
+    group = request.cluster.groups[0]
+    free = replace(group, node=replace(group.node, device=replace(group.node.device, price_per_hour=None)))
+    with pytest.raises(WorkloadError, match="a limit of cost needs a price of every device"):
+        replace(request, cluster=replace(request.cluster, groups=(free,)))
 
 
 @pytest.mark.slow
