@@ -237,6 +237,10 @@ def plan(
     no_store: Annotated[bool, typer.Option("--no-store", help="Neither look in the plan store nor keep the plan.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Solve even if a plan is stored.")] = False,
     calibration: Calibrations = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the request: search.risk=0.1; again for more."),
+    ] = None,
     explain: ExplainOption = None,
     ignore_runs: Annotated[
         bool, typer.Option("--ignore-runs", help="Use nothing that was learned from measured runs.")
@@ -251,6 +255,7 @@ def plan(
     csv: CsvFile = None,
 ) -> int:
     """Find the best plan for a request, or for a model and one line of options."""
+    from meshwright.app.base.quoting import shell_word
     from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.one_line import asks_several, line_document, print_line
     from meshwright.app.cli.commands.planning import PlanCommand, Store, run_plan
@@ -268,12 +273,16 @@ def plan(
     drawings = {Picture.TIMELINE: svg_timeline, Picture.MEMORY: svg_memory, Picture.FRONTIER: svg_frontier}
     pictures = named({Picture.HTML: html, Picture.TRACE: trace, **drawings, Picture.MAP: svg_map, Picture.CSV: csv})
     calibrations = tuple(calibration or ())
-    command = PlanCommand("", asked.words, file, store, output, calibrations, explain, scope, runs, pictures)
+    changed = tuple(changes or ())
+    words = " ".join((asked.words, *(f"--set {shell_word(change)}" for change in changed)))
+    command = PlanCommand("", words, file, store, output, calibrations, explain, scope, runs, pictures, changed)
     if asks_several(asked):
         from meshwright.app.cli.commands.clusters import of_one_plan, run_clusters
 
         if trials is not None or next_trial:
             raise of_one_plan(["--trials or --next"])
+        if changed:
+            raise of_one_plan(["--set"])
         return run_clusters(asked, command, environment_settings(), download=line.download)
     command = replace(command, request=line_document(asked, download=line.download))
     if trials is not None or next_trial:

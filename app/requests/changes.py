@@ -1,0 +1,68 @@
+"""Fields of a request set one by one, by their dotted paths: what a command line changes, and what advice says to change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshwright.app.base.documents import parse_document
+from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
+from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.problem.request import PlanRequest
+
+EXAMPLE = "search.risk=0.1"
+
+
+def changed_request(request: PlanRequest, changes: Sequence[str]) -> PlanRequest:
+    """Return the request with ``changes``, each a dotted path of its resolved document, "=" and a value in YAML; the last of a
+    path counts. Raises InvalidInputError for what can't be a path or a value, DocumentError for what the request can't have."""
+    if not changes:
+        return request
+    document: Any = request_document(request)
+    for change in changes:
+        path, is_set, text = change.partition("=")
+        names = path.split(".")
+        if not is_set or not all(names):
+            raise InvalidInputError("a change is a path and a value", given=change, allowed=f"such as {EXAMPLE}")
+        # After a marker of YAML a list may hold plain words.
+        _set(document, names, parse_document(b"--- " + text.encode(), what=f"the value of {path}"), path)
+    return resolve_request(document, files=NoFiles())
+
+
+def _set(document: Any, names: Sequence[str], value: Any, path: str) -> None:
+    for name in names[:-1]:
+        document = _member(document, name, path)
+    last = names[-1]
+    if isinstance(document, list):
+        document[_index(document, last, path)] = value
+    elif isinstance(document, dict):
+        document[last] = value
+    else:
+        raise _no_such(path, last)
+
+
+def _member(document: Any, name: str, path: str) -> Any:
+    if isinstance(document, list):
+        return document[_index(document, name, path)]
+    if not isinstance(document, dict):
+        raise _no_such(path, name)
+    if document.get(name) is None:
+        document[name] = {}
+    return document[name]
+
+
+def _index(items: Sequence[Any], name: str, path: str) -> int:
+    if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(items)):
+        raise InvalidInputError(
+            f"no such entry of a list in {path}", given=name, allowed=f"0 to {len(items) - 1}" if items else "none: it is empty"
+        )
+    return int(name)
+
+
+def _no_such(path: str, name: str) -> InvalidInputError:
+    return InvalidInputError("a value has no fields", given=f"{name} in {path}", allowed=f"a path such as {EXAMPLE}")
+
+
+def as_changes(fields: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the changes that set fields, by path and value in JSON, as a suggestion says them."""
+    return tuple(f"{path}={value}" for path, value in fields.items())
