@@ -380,6 +380,10 @@ class _Unlisted:
     """The families that were not listed before the search was to stop: nothing is known of them."""
 
 
+_whatever_modules = attrgetter("mesh", "microbatch", "boundary", "tp_overlap", "expert_overlap", "pipelinings")
+"""What families with named modules that differ in these alone have in common."""
+
+
 class _Search:
     """The heap of open nodes, and what was found so far."""
 
@@ -414,16 +418,14 @@ class _Search:
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
         self._plain: dict[tuple[object, ...], float | None] = {}
-        launch = 0.0
+        self._launches: dict[tuple[object, ...], float] = {}
         for family in families(request):
             if stop():
                 self._push(0.0, _Unlisted())
                 break
             self.result.n_candidates += family.n_candidates
             index = next(self._order)
-            # Families that differ in the modules that run again come after one another, and launch no less than one of them.
-            launch = aim.launch_bound(family) if family.modules is None else launch
-            self._push(launch, _Unpriced(family, index), index)
+            self._push(self._launch_bound(family), _Unpriced(family, index), index)
 
     def is_over(self, limit: float) -> bool:
         """Return True if nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
@@ -466,6 +468,15 @@ class _Search:
         """Open a node again that was taken in part."""
         self._push(bound, node)
 
+    def _launch_bound(self, family: CandidateFamily) -> float:
+        """The bound of a family by its launches, which are the same whatever modules run again."""
+        if family.modules is None:
+            return self.aim.launch_bound(family)
+        key = _whatever_modules(family)
+        if key not in self._launches:
+            self._launches[key] = self.aim.launch_bound(family)
+        return self._launches[key]
+
     def price_family(self, unpriced: _Unpriced) -> None:
         """Put a family back under its bound, or drop it if its blocks can't be sharded its way.
 
@@ -473,8 +484,7 @@ class _Search:
         """
         family = unpriced.family
         if family.modules is not None and not unpriced.is_plain:
-            ways = (family.tp_overlap, family.expert_overlap, family.pipelinings)
-            key = (family.mesh, family.microbatch, family.boundary, *ways)
+            key = _whatever_modules(family)
             if key not in self._plain:
                 self._plain[key] = self.aim.family_bound(replace(family, modules=None, recompute=((Recompute.NONE,),)))
             plain = self._plain[key]
