@@ -14,7 +14,7 @@ from meshwright.app.cli.hardware import calibrate, hardware
 from meshwright.app.cli.judging import check, explain, observe, replan, validate
 from meshwright.app.cli.options import group_of
 from meshwright.app.cli.plans import diff, export, init, plan, predict, shard, simulate
-from meshwright.app.cli.service import doctor, keys, migrate, schema, serve, webhooks, worker
+from meshwright.app.cli.service import doctor, keys, mcp, migrate, schema, serve, webhooks, worker
 
 cli = group_of(
     "meshwright",
@@ -97,6 +97,7 @@ for command in (
     migrate,
     serve,
     worker,
+    mcp,
     replan,
     doctor,
 ):

@@ -57,6 +57,14 @@ def worker(
 
 
 @exits
+def mcp() -> int:
+    """Answer assistants by the Model Context Protocol on stdin and stdout."""
+    from meshwright.app.cli.commands.assistant_server import run_mcp
+
+    return run_mcp(environment_settings())
+
+
+@exits
 def doctor(as_json: AsJson = False) -> int:
     """Look at the store, the caches, the GPUs and launchers of this machine."""
     from meshwright.app.cli.commands.doctoring import run_doctor

@@ -18,7 +18,7 @@ from meshwright.app.requests.plan_documents import answer_document, read_plan, r
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.app.service.asking import NewExplanation
 from meshwright.app.service.explaining.explain import asked_of, explained, with_measured
-from meshwright.app.service.explaining.explanation import explanation_document
+from meshwright.app.service.explaining.explanation import Explanation, explanation_document
 from meshwright.app.service.explaining.measured import read_measured
 from meshwright.app.service.load import simulation_document
 from meshwright.costmodels.errors import InvalidInputError
@@ -33,7 +33,11 @@ _OWN = "model"
 
 def explanation(document: Document) -> dict[str, Any]:
     """Return the explanation of a launch command; no better plan is looked for. Raises InvalidInputError."""
-    asked = new_explanation(document)
+    return explanation_document(explained_command(new_explanation(document)))
+
+
+def explained_command(asked: NewExplanation) -> Explanation:
+    """Return what a launch command does, as ``explanation``."""
     line = OneLine(
         asked.model or (_OWN if asked.config is not None else ""),
         **{name: _text(getattr(asked, name)) for name in OPTIONS if hasattr(asked, name)},
@@ -51,7 +55,7 @@ def explanation(document: Document) -> dict[str, Any]:
         lambda name: own or dict(model_of_catalogue(name)),
     )
     found = explained(read)
-    return explanation_document(with_measured(found, read, figures) if figures else found)
+    return with_measured(found, read, figures) if figures else found
 
 
 def new_explanation(document: Document) -> NewExplanation:

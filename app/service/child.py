@@ -25,7 +25,7 @@ CPU_LIMIT_S = 20
 AT_ONCE = 2
 """Questions that a service answers beside one another, one of each tenant."""
 WAIT_S = 5.0
-"""Seconds that one more question waits for its turn."""
+"""Seconds that one more question of a service waits for its turn."""
 LOOK_EVERY_S = 0.1
 """Time after which a question whose asker has gone is ended."""
 
@@ -42,13 +42,24 @@ class Children:
     """The processes of a service that answer questions.
 
     memory_bytes   bytes that a question may take; less where the machine has less for all that are answered at once
+    limit_s, cpu_limit_s   seconds that it may take, and seconds of processor time
+    wait_s         seconds that one more question waits for its turn
     also_loaded    names of modules that the fork server loads besides the solver
     """
 
-    def __init__(self, *, memory_bytes: int, limit_s: float = LIMIT_S, also_loaded: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        memory_bytes: int,
+        limit_s: float = LIMIT_S,
+        cpu_limit_s: int = CPU_LIMIT_S,
+        wait_s: float = WAIT_S,
+        also_loaded: Sequence[str] = (),
+    ) -> None:
         # The service itself has a share, too.
         self._memory_bytes = min(memory_bytes, memory_of_machine() // (AT_ONCE + 1))
-        self._limit_s = limit_s
+        self._limit_s, self._wait_s = limit_s, wait_s
+        self._cpu_s = min(cpu_limit_s, int(limit_s) + 1)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([FIRST_PRELOADED, _PRELOADED, *also_loaded])
         self._turns, self._of_tenant = Semaphore(AT_ONCE), dict[str, Lock]()
@@ -61,12 +72,12 @@ class Children:
         """
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(WAIT_S):
+                async with asyncio.timeout(self._wait_s):
                     await stack.enter_async_context(self._of_tenant.setdefault(tenant, Lock()))
                     await stack.enter_async_context(self._turns)
             except TimeoutError:
                 said = "the service answers as many questions as it can at once"
-                raise RateLimitedError(said, wait_s=int(WAIT_S)) from None
+                raise RateLimitedError(said, wait_s=int(self._wait_s)) from None
             nobody_waits = threading.Event()
             try:
                 return await asyncio.to_thread(self.answer_now, answering, document, nobody_waits)
@@ -85,8 +96,7 @@ class Children:
         What is given and what is found cross a pipe: both must pickle. The process is ended when ``nobody_waits`` is set.
         """
         ours, theirs = self._context.Pipe(duplex=False)
-        cpu_s = min(CPU_LIMIT_S, int(self._limit_s) + 1)
-        task = (theirs, answering, given, self._memory_bytes, cpu_s)
+        task = (theirs, answering, given, self._memory_bytes, self._cpu_s)
         child = self._context.Process(target=_answer_and_send, args=task, daemon=True)
         child.start()
         theirs.close()
@@ -101,7 +111,7 @@ class Children:
         except EOFError:
             child.join()
             if child.exitcode == -signal.SIGXCPU:
-                raise _too_much(f"{CPU_LIMIT_S} s of processor time") from None
+                raise _too_much(f"{self._cpu_s} s of processor time") from None
             raise SolverCrashError("the question's process ended without an answer") from None
         finally:
             child.kill()

@@ -249,7 +249,7 @@ def resolved_alone(document: object, max_time_limit_s: int) -> Resolved | None:
         request = resolve_request(document, files=NoFiles(), registry=NOTHING_READ, stored=NOTHING_READ)
     except FleetNamedError:
         return None
-    _check_time_limit(request, max_time_limit_s)
+    check_time_limit(request, max_time_limit_s)
     return Resolved(keyed_request(request), None)
 
 
@@ -257,7 +257,7 @@ def resolved_in_fleet(document: dict[str, Any], engine: Engine, tenant: str, max
     """The request of a document that may name a tenant's models, clusters and calibrations; raises as ``resolved_alone``."""
     registry = StoredRegistry(FleetNow(engine, tenant))
     request = resolve_request(document, files=NoFiles(), registry=registry, stored=registry)
-    _check_time_limit(request, max_time_limit_s)
+    check_time_limit(request, max_time_limit_s)
     return Resolved(keyed_request(request), registry.asked(document))
 
 
@@ -266,7 +266,8 @@ def fingerprint_of(document: object) -> str:
     return f"sha256:{hashlib.sha256(compact_json(document).encode()).hexdigest()}"
 
 
-def _check_time_limit(request: PlanRequest, limit_s: int) -> None:
+def check_time_limit(request: PlanRequest, limit_s: int) -> None:
+    """Refuse a request that may be solved for longer; raises DocumentError."""
     if request.search.time_limit_s > limit_s:
         fault = FieldError(
             "search.time_limit_s",

@@ -13,7 +13,6 @@ import pytest
 from meshwright.app.base.errors import RateLimitedError
 from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.base.solving import OnBeat, ignore_beat, solve_here
-from meshwright.app.service import child
 from meshwright.app.service.asking import EXPLANATION_EXAMPLES
 from meshwright.app.service.child import Answering, Children
 from meshwright.costmodels.errors import InvalidInputError
@@ -147,10 +146,9 @@ def test_one_tenants_questions_leave_anothers_their_turn(monkeypatch: pytest.Mon
         return document
 
     monkeypatch.setattr(Children, "answer_now", answered)
-    monkeypatch.setattr(child, "WAIT_S", 0.2)
 
     async def ask() -> list[object]:
-        children = Children(memory_bytes=GIB)
+        children = Children(memory_bytes=GIB, wait_s=0.2)
         many = [asyncio.create_task(children.answer("many", dict, {"tenant": "many"})) for _ in range(5)]
         await asyncio.sleep(0)
         one = await children.answer("one", dict, {"tenant": "one"})

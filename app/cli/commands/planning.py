@@ -24,9 +24,10 @@ from meshwright.app.pictures.files import Picture, check_pictures, write_picture
 from meshwright.app.requests.changes import as_changes, changed_request
 from meshwright.app.requests.digests import KeyedRequest, keyed_request, plan_text
 from meshwright.app.requests.document import RunsUse
-from meshwright.app.requests.files import STDIN, given_request, read_document, read_request
+from meshwright.app.requests.files import STDIN, FilesBeside, read_document, read_request
 from meshwright.app.requests.models import NO_REGISTRY, Registry
 from meshwright.app.requests.plan_documents import answer_document, read_plan
+from meshwright.app.requests.resolve import Files, resolve_request
 from meshwright.app.store.named_calibrations import CalibrationsOf, RunsOf
 from meshwright.app.store.plans import PlanStore
 from meshwright.costmodels.calibration.from_runs import is_run_key
@@ -63,10 +64,10 @@ class Store(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
-    """Options of ``plan``: the request's path, or its document with paths from here; the words that
-    ask for it again in a shell, the file to write, the store's
-    use, what is printed, calibrations to use, the operator or layout that is explained, if any, the frontier's scope where
-    it is not the request's, files to draw the plan into, and fields of the request to change."""
+    """Options of ``plan``: the request's path, or its document, which may name ``files``, those of this folder unless given;
+    the words that ask for it again in a shell, the file to write, the store's use, what is printed, calibrations to use, the
+    operator or layout that is explained, if any, the frontier's scope where it is not the request's, files to draw the plan
+    into, and fields of the request to change."""
 
     request: str | Mapping[str, Any]
     words: str
@@ -79,6 +80,7 @@ class PlanCommand:
     runs: RunsUse = RunsUse.NEWEST
     pictures: Mapping[Picture, Path] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
+    files: Files = field(default_factory=lambda: FilesBeside(Path()))
 
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
@@ -104,7 +106,7 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
     else:
         to = sys.stderr if any(map(is_stdout, [command.file, *command.pictures.values()])) else sys.stdout
         ending = next_step(plan, request, command, is_stored=stored)
-        _print_page(plan, request, ending, explained, full=command.output is Output.FULL, to=to)
+        print_page(plan, request, ending, explained, full=command.output is Output.FULL, to=to)
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
 
@@ -132,14 +134,18 @@ def run_predict(
         raise InvalidInputError("request and plan can't both come from stdin", given="-")
     request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations)
     _check_name(request, explain)
-    plan = read_plan(read_document(plan_path, what="plan"))
+    return print_predicted(request, read_plan(read_document(plan_path, what="plan")), output, explain)
+
+
+def print_predicted(request: PlanRequest, plan: Plan, output: Output, explain: str | None = None) -> int:
+    """Print the figures that are predicted of a plan for a request, as ``run_predict``."""
     predicted = predict_here(request, plan)
     explained = _explained(request, predicted, explain)
     if output is Output.JSON:
         print_json(answer_document(AnsweredRequest(predicted, request)) | _explanation_field(explained))
     else:
         ending = NextStep("Predicted only: this plan is not stored.", None)
-        _print_page(predicted, request, ending, explained, full=output is Output.FULL)
+        print_page(predicted, request, ending, explained, full=output is Output.FULL)
     return EXIT_GOOD if predicted.feasible else EXIT_NO
 
 
@@ -151,8 +157,8 @@ def request_of(command: PlanCommand, settings: Settings) -> PlanRequest:
     if isinstance(command.request, str):
         request = read_request(command.request, stored=stored, calibrations=command.calibrations, registry=registry)
     else:
-        given, calibrations = command.request, command.calibrations
-        request = given_request(given, folder=Path(), stored=stored, calibrations=calibrations, registry=registry)
+        named = {"calibrations": list(command.calibrations)} if command.calibrations else {}
+        request = resolve_request({**command.request, **named}, files=command.files, registry=registry, stored=stored)
     request = changed_request(request, command.changes)
     if command.frontier is None:
         return request
@@ -226,9 +232,10 @@ def _explanation_field(explained: Explanations) -> dict[str, object]:
     return {"explanations": [to_document(type(each), each) for each in explained]} if explained else {}
 
 
-def _print_page(
+def print_page(
     plan: Plan, request: PlanRequest, next_step: NextStep, explained: Explanations, *, full: bool, to: TextIO | None = None
 ) -> None:
+    """Print the page of a plan, and explanations under it."""
     from meshwright.app.base.console import page_console
 
     console = page_console(to)

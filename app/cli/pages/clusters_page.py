@@ -88,17 +88,22 @@ def print_clusters(console: Console, rows: Sequence[ClusterRow], not_tried: Sequ
     on = counted(len(rows), "cluster")
     console.print(plain(f"{question(first.plan, request, on=on)}{with_it}; by {_OBJECTIVE[request.objective]}", style="bold"))
     console.print()
-    console.print(_table(rows, first))
-    console.print(plain(_key(first), style="dim"))
-    without = [row for row in rows if not row.has_plan]
-    if without:
-        lines = [indented(plain(f"{row.words}: {_why_not(row)}"), 2) for row in without]
-        console.print(Group(plain("No plan", style="bold"), *lines))
+    print_rows(console, rows, first, title="cluster")
     if not_tried:
         untried = f"Not tried, for want of time: {counted(len(not_tried), 'cluster')} ({', '.join(not_tried)})"
         console.print(plain(untried, style="yellow"))
     console.print()
     console.print(ending(next_step))
+
+
+def print_rows(console: Console, rows: Sequence[ClusterRow], first: AnsweredRequest, *, title: str) -> None:
+    """Print the table of rows, what its columns are, and why some have no plan; ``title`` is of the words of each."""
+    console.print(_table(rows, first, title))
+    console.print(plain(_key(first), style="dim"))
+    without = [row for row in rows if not row.has_plan]
+    if without:
+        lines = [indented(plain(f"{row.words}: {_why_not(row)}"), 2) for row in without]
+        console.print(Group(plain("No plan", style="bold"), *lines))
 
 
 _OBJECTIVE = {
@@ -174,12 +179,12 @@ _LONGEST_WORDS = 16
 """Columns that words of a cluster have in any case; the figures beside them leave as many of the 80."""
 
 
-def _table(rows: Sequence[ClusterRow], first: AnsweredRequest) -> Table:
+def _table(rows: Sequence[ClusterRow], first: AnsweredRequest, title: str) -> Table:
     planned = [row.answer for row in rows if isinstance(row.answer, AnsweredRequest) and row.has_plan]
     columns = [each for each in _COLUMNS if any(each.value(answer) is not None for answer in planned)]
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     longest = max(len(row.words) for row in rows)
-    table.add_column("cluster", overflow="fold", min_width=min(longest, _LONGEST_WORDS))
+    table.add_column(title, overflow="fold", min_width=min(longest, _LONGEST_WORDS))
     for column in columns:
         table.add_column(column.title, justify="right")
     if not columns:
