@@ -40,8 +40,9 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """The six requests, smallest first."""
-    llama_70b, llama_405b = model("llama-3.1-70b"), model("llama-3.1-405b")
+    """The seven requests, smallest first."""
+    llama_8b, llama_70b, llama_405b = model("llama-3.1-8b"), model("llama-3.1-70b"), model("llama-3.1-405b")
+    unlike_nodes = [("dgx-h100", 1), ("dgx-a100", 1)]
     mixed = [("dgx-h100", 16), ("dgx-a100", 16)]
     free = Search(space=Space.FREE)
     unlike = Search(space=Space.FREE, stage_degrees=StageDegrees.ANY, schedules=(Schedule.ONE_F_ONE_B,))
@@ -55,6 +56,7 @@ def cases() -> Iterator[Case]:
         offload_activations=(0.0, 0.5),
         tp_overlap=(TpOverlap.EXPOSED,),
     )
+    yield _case("8B, 8 H100 + 8 A100, free", request(llama_8b, unlike_nodes, 64, 8192), free, 45.0, 0.0)
     yield _case("70B, 64 H100, free", request(llama_70b, [("dgx-h100", 8)], 512, 8192), free, 20.0, 0.0)
     yield _case("70B, 256 H100, free", request(llama_70b, [("dgx-h100", 32)], 512, 8192), free, 30.0, 0.0)
     yield _case("405B, 1,024 H100, free", request(llama_405b, [("dgx-h100", 128)], 1024, 8192), free, 60.0, 0.01)
