@@ -36,7 +36,7 @@ from meshwright.solver.training.report.plan_report import bounded_by, feasible_p
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
 from meshwright.solver.training.space.candidates import CandidateFamily, families
 
-SHARE_OF_FLOOR = 0.1
+SHARE_OF_FLOOR = 0.25
 """Share of the time in which the floor of wide searches is worked out; a search that has less for it has that of FLOPs."""
 
 
