@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from meshwright.app.base.errors import DocumentError, FieldError, faults_at, field_error, join_path
-from meshwright.app.base.figures import BANDWIDTH, COMPUTE, DURATION, MILLISECONDS, RATE, SIZE, Quantity, read_quantity
+from meshwright.app.base.figures import BANDWIDTH, COMPUTE, DURATION, MILLISECONDS, MONEY, RATE, SIZE, Quantity, read_quantity
 from meshwright.app.base.records import read_record, to_document
 from meshwright.app.models.stated_parameters import StatedParameters
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
@@ -349,6 +349,7 @@ _ENDINGS = (
     ("bytes_per_s", BANDWIDTH),
     ("_per_s", RATE),
     ("_bytes", SIZE),
+    ("_per_million_tokens", MONEY),
     ("_ms", MILLISECONDS),
     ("_s", DURATION),
 )
