@@ -1,8 +1,8 @@
-"""Fields of a request set one by one, by their dotted paths: what a command line changes, and what advice says to change."""
+"""Fields of a request set one by one, by their dotted paths, as a command line changes them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from meshwright.app.base.documents import parse_document
@@ -61,8 +61,3 @@ def _index(items: Sequence[Any], name: str, path: str) -> int:
 
 def _no_such(path: str, name: str) -> InvalidInputError:
     return InvalidInputError("a value has no fields", given=f"{name} in {path}", allowed=f"a path such as {EXAMPLE}")
-
-
-def as_changes(fields: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the changes that set fields, by path and value in JSON, as a suggestion says them."""
-    return tuple(f"{path}={value}" for path, value in fields.items())

@@ -38,7 +38,8 @@ OWN_WAY = {
     },
     "Console": {"cli/pages/progress_bar.py"},
     "Text": {"base/console.py"},
-    "quote": set(),
+    # Of a part in the address of a resource.
+    "quote": {"cli/commands/assistant_tools.py"},
 }
 """Modules that may call what shows a text as it is: they quote, or show texts of ours alone."""
 

@@ -21,7 +21,7 @@ from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
 from meshwright.app.pictures.files import Picture, check_pictures, write_pictures
-from meshwright.app.requests.changes import as_changes, changed_request
+from meshwright.app.requests.changes import changed_request
 from meshwright.app.requests.digests import KeyedRequest, keyed_request, plan_text
 from meshwright.app.requests.document import RunsUse
 from meshwright.app.requests.files import STDIN, FilesBeside, read_document, read_request
@@ -264,20 +264,12 @@ def next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stor
         where.append("written to stdout" if file is None else f"written to {file}")
     place = f"Plan {' and '.join(where) or 'neither stored nor written to a file'}"
     if not plan.feasible:
-        return NextStep(place, _first_advice(plan, command))
+        return NextStep(place, None)
     if file is None and not is_stored:
         frontier = "" if command.frontier is None else " --frontier"
         return NextStep(place, f"meshwright plan {command.words}{frontier} -o plan.json")
     source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
     return NextStep(place, export_command(source, AnsweredRequest(plan, request)))
-
-
-def _first_advice(plan: Plan, command: PlanCommand) -> str | None:
-    """The command that plans a request with the first change that was found to help; None where none was."""
-    if not plan.suggestions:
-        return None
-    changes = (f"--set {shell_word(change)}" for change in as_changes(plan.suggestions[0].set))
-    return f"meshwright plan {command.words} {' '.join(changes)}"
 
 
 def export_command(source: str, answered: AnsweredRequest) -> str | None:

@@ -65,7 +65,7 @@ def test_the_story_by_rest(solving: httpx.Client) -> None:
     assert third["digest"] not in (first["digest"], second["digest"])
     assert 1.15 * step_s < third["predicted"]["step_time_s"] < 1.3 * step_s
     band = third["predicted"]["bands"]["step_time_s"]
-    assert band["low"] < run["step_time_s"] < band["high"] and "measured runs" in band["basis"]
+    assert band["low"] < run["step_time_s"] < band["high"] and "measured run" in band["basis"]
     assert any("learned from" in note for note in third["notes"])
     # The same run again teaches nothing, and leaves the plan as it is.
     again = client.post("/v1/runs", json=run, params={"replan": "start"}).json()
@@ -253,7 +253,7 @@ def test_one_peak_narrows_what_memory_may_be(cli: Cli, settings: Settings, monke
     # What the runs of a cluster share is known after one peak; what each run has of its own is not.
     assert before > 1.17 and 1.12 < after < 1.16
     law = cli.json()["request"]["workload"]["implementation"]["memory"]
-    assert law["scale"] == pytest.approx(1.0, abs=0.01) and "measured runs" in law["origin"]
+    assert law["scale"] == pytest.approx(1.0, abs=0.01) and "measured run" in law["origin"]
 
 
 @pytest.mark.slow

@@ -1,18 +1,16 @@
-"""Fields of a request that a command line changes, and advice as such a command."""
+"""Fields of a request that a command line changes."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 
 import pytest
 
 from meshwright.app.base.errors import DocumentError
-from meshwright.app.requests.changes import as_changes, changed_request
+from meshwright.app.requests.changes import changed_request
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.request import Slo, TrainingRequest
-from tests.support.command_line import Cli
 from tests.support.requests_given import resolved, serving
 
 
@@ -66,36 +64,3 @@ def test_what_no_request_has_is_refused(change: str, said: str) -> None:
     with pytest.raises((InvalidInputError, DocumentError)) as refused:
         changed_request(resolved(), [change])
     assert said in str(refused.value)
-
-
-@pytest.mark.slow_beyond(5)
-def test_advice_is_printed_as_a_command_that_has_a_plan(cli: Cli) -> None:
-    """The first change that helps, run as it is printed; its own next command keeps the change."""
-    asked = [
-        "plan",
-        "llama-3.2-1b",
-        "--gpus",
-        "8xH100",
-        "--batch",
-        "64",
-        "--seq",
-        "2048",
-        "--tokens",
-        "10B",
-        "--budget",
-        "1",
-        "--no-store",
-    ]
-    assert cli(*asked) == 1
-    words = " ".join(cli.out.split())
-    command = words[words.index("Next: meshwright ") :].removeprefix("Next: meshwright ")
-    assert "--set slo.max_cost_per_million_tokens=" in command
-    assert cli(*shlex.split(command), "--no-store") == 0
-    assert "--set slo.max_cost_per_million_tokens=" in " ".join(cli.out.split())
-
-
-def test_a_suggestion_is_its_paths_with_values() -> None:
-    assert as_changes({"search.risk": "0.1", "search.optimizers": '["muon"]'}) == (
-        "search.risk=0.1",
-        'search.optimizers=["muon"]',
-    )
