@@ -115,7 +115,7 @@ def explain(
     Raises InvalidInputError for a command that can't be read, and for what neither it nor an option says.
     """
     from meshwright.app.launching.parts.launch_files import LaunchFiles
-    from meshwright.app.requests.files import given_request
+    from meshwright.app.requests.files import FilesBeside, given_request
     from meshwright.app.requests.options import OneLine
     from meshwright.app.service.explaining.explain import asked_of, explained, with_better, with_measured
     from meshwright.app.service.explaining.measured import read_measured
@@ -136,7 +136,7 @@ def explain(
     line = OneLine(str(model), **{name: None if value is None else str(value) for name, value in options.items()})  # type: ignore[arg-type]
     beside = LaunchFiles({str(name): str(text) for name, text in (files or {}).items()})
     figures = () if measured is None else read_measured((str(measured),))
-    asked = asked_of(str(command), line, lambda document: given_request(document, folder=Path()), beside)
+    asked = asked_of(str(command), line, lambda document: given_request(document, files=FilesBeside(Path())), beside)
     found = explained(asked)
     if figures:
         found = with_measured(found, asked, figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.app.base.documents import parse_document
+from meshwright.app.base.documents import MAX_DEPTH, parse_document
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.request import PlanRequest
@@ -21,18 +21,21 @@ def changed_request(request: PlanRequest, changes: Sequence[str]) -> PlanRequest
     document: Any = request_document(request)
     for change in changes:
         path, is_set, text = change.partition("=")
-        names = path.split(".")
-        if not is_set or not all(names):
+        if not is_set or not all(path.split(".")):
             raise InvalidInputError("a change is a path and a value", given=change, allowed=f"such as {EXAMPLE}")
         # After a marker of YAML a list may hold plain words.
-        _set(document, names, parse_document(b"--- " + text.encode(), what=f"the value of {path}"), path)
+        set_field(document, path, parse_document(b"--- " + text.encode(), what=f"the value of {path}"))
     return resolve_request(document, files=NoFiles())
 
 
-def _set(document: Any, names: Sequence[str], value: Any, path: str) -> None:
-    for name in names[:-1]:
+def set_field(document: Any, path: str, value: Any) -> None:
+    """Set the field at a dotted path of a parsed document, whose missing parts become objects; numbers are places in lists.
+
+    Raises InvalidInputError for an entry that a list lacks, and for a part of what has none.
+    """
+    *names, last = path.split(".", MAX_DEPTH)
+    for name in names:
         document = _member(document, name, path)
-    last = names[-1]
     if isinstance(document, list):
         document[_index(document, last, path)] = value
     elif isinstance(document, dict):
@@ -60,4 +63,5 @@ def _index(items: Sequence[Any], name: str, path: str) -> int:
 
 
 def _no_such(path: str, name: str) -> InvalidInputError:
-    return InvalidInputError("a value has no fields", given=f"{name} in {path}", allowed=f"a path such as {EXAMPLE}")
+    said = "a change is of a field, and a value has no fields"
+    return InvalidInputError(said, given=f"{name} in {path}", allowed=f"a path such as {EXAMPLE}")

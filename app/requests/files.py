@@ -14,7 +14,7 @@ from meshwright.app.requests.calibrations import StoredCalibrations
 from meshwright.app.requests.limits import Entry
 from meshwright.app.requests.models import NO_REGISTRY, Registry
 from meshwright.app.requests.own_hardware import own_nodes
-from meshwright.app.requests.resolve import NO_STORE, resolve_request
+from meshwright.app.requests.resolve import NO_STORE, Files, resolve_request
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import InvalidInputError, ModelError
 from meshwright.solver.problem.request import PlanRequest
@@ -129,7 +129,7 @@ def read_request(
     """
     return given_request(
         read_document(path, what="request"),
-        folder=folder_of(path),
+        files=FilesBeside(folder_of(path)),
         stored=stored,
         calibrations=calibrations,
         entry=entry,
@@ -140,16 +140,16 @@ def read_request(
 def given_request(
     document: object,
     *,
-    folder: Path,
+    files: Files,
     stored: StoredCalibrations = NO_STORE,
     calibrations: Sequence[str] = (),
     entry: Entry = Entry.NEW,
     registry: Registry = NO_REGISTRY,
 ) -> PlanRequest:
-    """The request of a parsed document, its paths read from a folder; raises InvalidInputError."""
-    if calibrations and isinstance(document, dict):
+    """The request of a parsed document, which may name ``files``; raises InvalidInputError."""
+    if calibrations and isinstance(document, Mapping):
         document = {**document, "calibrations": list(calibrations)}
-    return resolve_request(document, files=FilesBeside(folder), registry=registry, stored=stored, entry=entry)
+    return resolve_request(document, files=files, registry=registry, stored=stored, entry=entry)
 
 
 def folder_of(path: str) -> Path:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshwright.app.base.documents import parse_document
-from meshwright.app.base.figures import DAYS, MANY, MILLISECONDS, MONEY, RATE, SIZE, read_count, read_quantity, read_tokens
+from meshwright.app.base.figures import (
+    DAYS,
+    MANY,
+    MILLISECONDS,
+    MONEY,
+    RATE,
+    SIZE,
+    Quantity,
+    read_count,
+    read_quantity,
+    read_tokens,
+)
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.requests.model_words import model_of_words
 from meshwright.app.requests.options import OF_TASK, OPTIONS, TOKENS, OneLine, Task, typed
@@ -124,26 +135,35 @@ def _run_tokens(text: str) -> int:
 
 def _deadline(line: OneLine) -> dict[str, float]:
     """The speed that a run needs to end in time."""
-    if line.within is None:
-        return {}
-    if line.tokens is None:
-        raise InvalidInputError("--within needs the tokens of the run", allowed="--tokens 1T --within 30d")
-    days = read_quantity(line.within, DAYS, what="--within")
-    if not days > 0:
-        raise InvalidInputError("a run takes some time", given=f"--within {line.within}", allowed=DAYS.example)
-    return {"min_tokens_per_s": _number(_run_tokens(line.tokens) / (days * 86_400.0))}
+    given = _of_run(line, "within", DAYS, example="30d", none="a run takes some time")
+    return {} if given is None else {"min_tokens_per_s": _number(given.tokens / (given.most * 86_400.0))}
 
 
 def _budget(line: OneLine) -> dict[str, float]:
     """What a million tokens may cost for the run to keep its budget."""
-    if line.budget is None:
-        return {}
+    given = _of_run(line, "budget", MONEY, example="500k", none="a run costs something")
+    return {} if given is None else {"max_cost_per_million_tokens": _number(given.most / given.tokens * 1e6)}
+
+
+class _RunLimit(NamedTuple):
+    """The most that a whole run may take of something, and its tokens."""
+
+    most: float
+    tokens: int
+
+
+def _of_run(line: OneLine, name: str, kind: Quantity, *, example: str, none: str) -> _RunLimit | None:
+    """The limit of a run by an option, which needs the tokens of the run; None where it is not given."""
+    text: str | None = getattr(line, name)
+    if text is None:
+        return None
+    option = typed(name)
     if line.tokens is None:
-        raise InvalidInputError("--budget needs the tokens of the run", allowed="--tokens 1T --budget 500k")
-    usd = read_quantity(line.budget, MONEY, what="--budget")
-    if not usd > 0:
-        raise InvalidInputError("a run costs something", given=f"--budget {line.budget}", allowed=MONEY.example)
-    return {"max_cost_per_million_tokens": _number(usd / _run_tokens(line.tokens) * 1e6)}
+        raise InvalidInputError(f"{option} needs the tokens of the run", allowed=f"--tokens 1T {option} {example}")
+    most = read_quantity(text, kind, what=option)
+    if not most > 0:
+        raise InvalidInputError(none, given=f"{option} {text}", allowed=kind.example)
+    return _RunLimit(most, _run_tokens(line.tokens))
 
 
 def _adapter(line: OneLine) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Ranks are numbered through the cluster's groups in order, node by node, device b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from meshwright.costmodels.errors import ClusterError
@@ -198,6 +198,16 @@ class NodeGroup:
         return self.nodes * self.node.devices_per_node
 
 
+def price_per_hour(devices: Iterable[tuple[Device, int]]) -> float | None:
+    """USD an hour of so many devices of each kind; None where one has no price."""
+    total = 0.0
+    for device, number in devices:
+        if device.price_per_hour is None:
+            return None
+        total += number * device.price_per_hour
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """Node groups in rank order.
@@ -229,9 +239,7 @@ class Cluster:
     @property
     def price_per_hour(self) -> float | None:
         """USD an hour of all devices; None where one has no price."""
-        prices = [group.node.device.price_per_hour for group in self.groups]
-        known = [group.n_devices * price for group, price in zip(self.groups, prices, strict=True) if price is not None]
-        return sum(known) if len(known) == len(prices) else None
+        return price_per_hour((group.node.device, group.n_devices) for group in self.groups)
 
     def group_of(self, rank: int) -> NodeGroup:
         """The node group that holds a rank."""

@@ -271,8 +271,9 @@ def with_modules(graph: ModelGraph, block: Block, setting: BlockSetting, usual: 
     """The sharding problem of a block under the setting's modules of fine-grained recomputation, from that of the ``usual``
     ones under a setting alike in all else."""
     costing = _Costing(graph, block, setting, {**graph.dims, BATCH: setting.microbatch, SEQ: setting.seq_len // setting.cp})
+    kept = kept_in(block, replace(setting, modules=USUAL_MODULES)).by_mode[Recompute.FINE_GRAINED]
     nodes = tuple(
-        costing.with_modules(operator, options, known)
+        costing.with_modules(operator, options, known, kept)
         for operator, options, known in zip(block.operators, usual.strategies, usual.problem.node_costs, strict=True)
     )
     edges = []
@@ -318,7 +319,9 @@ def _choices(block: Block, sizes: dict[str, int], setting: BlockSetting) -> tupl
     found: list[tuple[Strategy, ...]] = []
     for operator in block.operators:
         options = _over_tokens(sizes, setting.tp) if operator.name in whole else _strategies(operator, sizes, setting)
-        found.append(tuple(strategy for strategy in options if _is_asked(strategy, block.name, operator, setting)))
+        if setting.constraints:
+            options = tuple(strategy for strategy in options if _is_asked(strategy, block.name, operator, setting))
+        found.append(options)
     return tuple(found)
 
 
@@ -469,19 +472,18 @@ class _Costing:
         gathers = target.kind is OperatorKind.MATMUL and target.name in again.reruns
         return gathers or bool({source.name, target.name} & again.whole)
 
-    def with_modules(self, operator: Operator, options: Sequence[Strategy], usual: FloatArray) -> FloatArray:
-        """Cost vectors of one operator from those of the usual modules."""
+    def with_modules(
+        self, operator: Operator, options: Sequence[Strategy], usual: FloatArray, kept: Mapping[str, float]
+    ) -> FloatArray:
+        """Cost vectors of one operator from those of the usual modules, which keep so many bytes (``kept``) of each element."""
         again, costs = self.kept_bytes.tensors[Recompute.FINE_GRAINED], usual.copy()
         if operator.name in again.whole:
             costs[:, Criterion.FINE_GRAINED_S] = costs[:, Criterion.FORWARD_S]
         elif operator.name not in again.reruns:
             costs[:, Criterion.FINE_GRAINED_S] = 0.0
-        mine, others = (
-            kept_in(self.block, each).by_mode[Recompute.FINE_GRAINED]
-            for each in (self.setting, replace(self.setting, modules=USUAL_MODULES))
-        )
+        mine = self.kept_bytes.by_mode[Recompute.FINE_GRAINED]
         for tensor in operator.outputs:
-            more = mine.get(tensor.name, 0.0) - others.get(tensor.name, 0.0)
+            more = mine.get(tensor.name, 0.0) - kept.get(tensor.name, 0.0)
             for row, strategy in enumerate(options if more else ()):
                 evenly = strategy.local_sizes(self.sizes, self.setting.tp)
                 local = self.region.local_sizes(operator, evenly, ep=self.setting.ep)

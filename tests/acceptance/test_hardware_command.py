@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from meshwright.app.requests.files import given_request
+from meshwright.app.requests.files import FilesBeside, given_request
 from meshwright.app.requests.resolve import NoFiles, resolve_request
 from meshwright.costmodels.hardware import devices, node_types
 from tests.support.command_line import Cli
@@ -78,7 +78,7 @@ def test_a_device_of_ones_own_is_added_and_named(cli: Cli, at_home: Path) -> Non
     for said, devices_of in (("8xMyChip", [4, 4]), ("3 of 4 mychips", [3]), ("2x MyChip-4x", [4, 4])):
         asked = ("plan", "llama-3.2-1b", "--gpus", said, "--batch", "8", "--seq", "128", "--print-request")
         assert cli(*asked) == 0, cli.err
-        cluster = given_request(yaml.safe_load(cli.out), folder=cli.folder).cluster
+        cluster = given_request(yaml.safe_load(cli.out), files=FilesBeside(cli.folder)).cluster
         assert [group.node.devices_per_node for group in cluster.groups for _ in range(group.nodes)] == devices_of
         assert {group.node.device.calibration for group in cluster.groups} == {"mychip~a100_sxm"}
     assert cli("hardware", "list", "mychip", "--json") == 0

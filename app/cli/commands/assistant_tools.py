@@ -21,12 +21,12 @@ from urllib.parse import quote, unquote
 
 from pydantic import Field, TypeAdapter, WithJsonSchema
 
-from meshwright.app.base.documents import MAX_DEPTH
 from meshwright.app.base.quoting import json_text
 from meshwright.app.base.records import read_record
 from meshwright.app.base.settings import read_settings
 from meshwright.app.cli.commands.exits import Output
 from meshwright.app.cli.commands.planning import PlanCommand, Store, print_page, print_predicted, request_of, run_plan
+from meshwright.app.requests.changes import set_field
 from meshwright.app.requests.limits import Entry, check_values
 from meshwright.app.requests.model_words import model_of_catalogue
 from meshwright.app.requests.one_line import request_of_line
@@ -417,13 +417,7 @@ def _changed(request: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str,
     """Return a copy of a request with new values at fields, which are names or dotted paths."""
     changed: dict[str, Any] = json.loads(json.dumps(request))
     for path, value in change.items():
-        *parts, last = path.split(".", MAX_DEPTH)
-        place: Any = changed
-        for part in parts:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                raise InvalidInputError("a change is of a field of the request", given=path, allowed="workload.seq_len")
-        place[last] = value
+        set_field(changed, path, value)
     return changed
 
 

@@ -12,7 +12,7 @@ from meshwright.app.base.errors import EXIT_GOOD, EXIT_NO
 from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import Output, print_json
 from meshwright.app.launching.parts.launch_files import NO_FILES, READ_ENDS, LaunchFiles
-from meshwright.app.requests.files import given_request
+from meshwright.app.requests.files import FilesBeside, given_request
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import EXAMPLE, asked_of, explained, with_better, with_measured
 from meshwright.app.service.explaining.explanation import Verdict
@@ -45,7 +45,7 @@ def run_explain(command: ExplainCommand, settings: Settings) -> int:
     """Explain a launch command, print what it does; exit code 1 when it does not start, fit or keep its targets."""
 
     def resolve(document: dict[str, object]) -> PlanRequest:
-        return given_request(document, folder=Path(), stored=CalibrationsOf(settings))
+        return given_request(document, files=FilesBeside(Path()), stored=CalibrationsOf(settings))
 
     text, files = _given(command.words)
     files = files.beside(_texts(command.beside))

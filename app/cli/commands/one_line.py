@@ -16,7 +16,7 @@ from meshwright.app.base.quoting import terminal_line
 from meshwright.app.base.settings import Settings
 from meshwright.app.cli.commands.exits import Output, print_json, say, tell
 from meshwright.app.cli.commands.planning import PlanCommand, Store, plan_of, request_of
-from meshwright.app.requests.files import STDIN, given_request
+from meshwright.app.requests.files import STDIN, FilesBeside, given_request
 from meshwright.app.requests.model_words import looks_like_a_model
 from meshwright.app.requests.one_line import example, request_of_line, request_yaml
 from meshwright.app.requests.options import OF_TASK, OPTIONS, OneLine, Task
@@ -137,7 +137,7 @@ def _document(line: OneLine, *, download: bool) -> dict[str, Any]:
     """Return the document of a line, read once so that its faults are told."""
     fetch_model(line, download=download)
     document = request_of_line(line)
-    given_request(document, folder=Path())
+    given_request(document, files=FilesBeside(Path()))
     return document
 
 

@@ -24,10 +24,10 @@ from meshwright.app.pictures.files import Picture, check_pictures, write_picture
 from meshwright.app.requests.changes import changed_request
 from meshwright.app.requests.digests import KeyedRequest, keyed_request, plan_text
 from meshwright.app.requests.document import RunsUse
-from meshwright.app.requests.files import STDIN, FilesBeside, read_document, read_request
+from meshwright.app.requests.files import STDIN, FilesBeside, given_request, read_document, read_request
 from meshwright.app.requests.models import NO_REGISTRY, Registry
 from meshwright.app.requests.plan_documents import answer_document, read_plan
-from meshwright.app.requests.resolve import Files, resolve_request
+from meshwright.app.requests.resolve import Files
 from meshwright.app.store.named_calibrations import CalibrationsOf, RunsOf
 from meshwright.app.store.plans import PlanStore
 from meshwright.costmodels.calibration.from_runs import is_run_key
@@ -157,8 +157,8 @@ def request_of(command: PlanCommand, settings: Settings) -> PlanRequest:
     if isinstance(command.request, str):
         request = read_request(command.request, stored=stored, calibrations=command.calibrations, registry=registry)
     else:
-        named = {"calibrations": list(command.calibrations)} if command.calibrations else {}
-        request = resolve_request({**command.request, **named}, files=command.files, registry=registry, stored=stored)
+        given, calibrations = command.request, command.calibrations
+        request = given_request(given, files=command.files, stored=stored, calibrations=calibrations, registry=registry)
     request = changed_request(request, command.changes)
     if command.frontier is None:
         return request

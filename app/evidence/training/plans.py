@@ -17,7 +17,7 @@ from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.pipeline import Schedule, fills
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
+from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
 from meshwright.solver.problem.declared.recompute_modules import in_order
@@ -88,7 +88,7 @@ def given_plan(run: Run) -> UsedPlan:
         (_RECOMPUTE[mode],),
         _pipelining(run, mesh, count),
         expert_overlap=_expert_overlap(run, mesh, count),
-        choices=StageChoices(recompute_modules=in_order(modules)) if modules else USUAL_STAGE,
+        choices=StageChoices(recompute_modules=in_order(modules) if modules else None),
     )
     model, workload = as_implemented(model_graph(run), workload, Search())
     request = TrainingRequest(model, cluster, workload)

@@ -15,7 +15,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices, StageChoices
+from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, words_of_modules
 from meshwright.solver.problem.graph import ModelGraph
@@ -107,13 +107,12 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
     size = microbatch_of(request, stated)
     boundary = sharded(SEQ) if stated.sequence_parallel else REPLICATED
     ranks = replicas * stated.cp
-    modules = _modules(request.model, stated)
     mesh = Mesh(dp=replicas, tp=stated.tp, pp=stated.pp, cp=stated.cp, ep=stated.ep, ulysses=stated.ulysses, etp=stated.etp)
     candidate = Candidate(
         replace(mesh, choices=MeshChoices.of(stated.mesh, mesh)),
         size,
         request.workload.global_batch // (replicas * size),
-        stated.zero_stage if ranks > 1 or (mesh.spreads_experts and mesh.expert_dp > 1) else 0,
+        stated.zero_stage if mesh.has_copies else 0,
         boundary,
         (stated.recompute,),
         _pipelining(stated),
@@ -121,7 +120,7 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
         offload=stated.offload,
         tp_overlap=stated.tp_overlap,
         expert_overlap=stated.expert_overlap,
-        choices=USUAL_STAGE if modules is None else StageChoices(recompute_modules=modules),
+        choices=StageChoices(recompute_modules=_modules(request.model, stated)),
     )
     try:
         costs = TrainingCosts(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -495,16 +495,6 @@ def devices_of_runs(cluster: Cluster, runs: RankRuns) -> list[tuple[Device, int]
             found.append((group.node.device, number))
         start = end
     return found
-
-
-def price_per_hour(devices: Iterable[tuple[Device, int]]) -> float | None:
-    """USD an hour of so many devices of each kind; None where one has no price."""
-    total = 0.0
-    for device, number in devices:
-        if device.price_per_hour is None:
-            return None
-        total += number * device.price_per_hour
-    return total
 
 
 # The bound that no training plan can beat: its model FLOPs at the peak of all devices.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.costmodels.cluster.cluster import Cluster, Device, NodeGroup, part_of_node
+from meshwright.costmodels.cluster.cluster import Cluster, Device, NodeGroup, part_of_node, price_per_hour
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.plan import FrontierPoint
 from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
@@ -19,7 +19,6 @@ from meshwright.solver.training.costs.evaluate import (
     DecisionCost,
     all_devices,
     evaluate_decision,
-    price_per_hour,
     step_energy_j,
 )
 from meshwright.solver.training.search.aims import Aim, LeastEnergy, LeastStepTime, aim_of
@@ -177,7 +176,7 @@ def _value(sized: TrainingRequest, found: float) -> float:
     if sized.objective is Objective.DEVICES:
         return float(sized.cluster.n_devices)
     if sized.objective is Objective.COST:
-        return found * (price_per_hour(all_devices(sized.cluster)) or 0.0) / SECONDS_PER_HOUR
+        return found * (sized.cluster.price_per_hour or 0.0) / SECONDS_PER_HOUR
     return found
 
 

@@ -174,9 +174,9 @@ class Candidate:
     def pairs_passes(self) -> bool:
         """True if passes of two micro-batches run at once, so that each hides the exchanges of tokens of the other: nothing
         does while a whole layer runs again, or all that is exchanged."""
-        in_pairs = self.pipelining.traits.pairs_passes or self.expert_overlap is ExpertOverlap.BATCH
-        again = Recompute.FULL in self.table_modes or RecomputeModule.MOE in self.choices.modules
-        return self.mesh.ep > 1 and in_pairs and not again
+        if self.mesh.ep == 1 or not (self.pipelining.traits.pairs_passes or self.expert_overlap is ExpertOverlap.BATCH):
+            return False
+        return Recompute.FULL not in self.table_modes and RecomputeModule.MOE not in self.choices.modules
 
     @property
     def paired(self) -> float:

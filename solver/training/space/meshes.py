@@ -63,6 +63,11 @@ class Mesh:
         return self.ep > 1 or self.expert_tp < self.tp
 
     @property
+    def has_copies(self) -> bool:
+        """True if ranks hold the same weights, if only of experts: ZeRO then shards something."""
+        return self.dp * self.cp > 1 or (self.spreads_experts and self.expert_dp > 1)
+
+    @property
     def ring(self) -> int:
         """Ranks of a sequence that pass keys and values on, or gather them."""
         return self.cp // self.ulysses

@@ -53,8 +53,8 @@ class StateDegrees(Protocol):
         ...
 
     @property
-    def expert_dp(self) -> int:
-        """Ranks that hold the same experts."""
+    def has_copies(self) -> bool:
+        """True if ranks hold the same weights, if only of experts."""
         ...
 
 
@@ -271,7 +271,7 @@ def _lies_on_mesh(
 def _zero_stages(mesh: StateDegrees, workload: TrainingWorkload, search: Search, optimizer: Optimizer) -> Iterator[int]:
     """ZeRO stages that differ on this mesh and that the launcher can run. On one rank, whose experts no other has either, they
     do where an implementation keeps buffers under some of them: if all are open, the lowest, which has none, is enough."""
-    if mesh.dp * mesh.cp == 1 and not (mesh.spreads_experts and mesh.expert_dp > 1):
+    if not mesh.has_copies:
         kept = implementation_of(workload, search).state_buffers is not StateBuffers.NONE
         stages: tuple[int, ...] = tuple(sorted(search.zero_stages)) or (0,)
         stages = stages if kept else stages[:1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshwright.costmodels.cluster.cluster import price_per_hour
 from meshwright.solver.answer.layouts import EngineLoad, Pools, PrefillWorkers, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, SearchStats, Status
@@ -153,11 +154,8 @@ def pools_kept(request: ServingRequest, found: MeasuredPools) -> KeptPlan:
 
 
 def _price_per_hour(pools: PlacedPools) -> float | None:
-    prices = [
-        (m.candidate.engine.layout.group.node.device.price_per_hour, m.share.replicas * m.candidate.engine.layout.devices)
-        for m in (pools.prefill, pools.decode)
-    ]
-    return None if any(price is None for price, _ in prices) else sum((price or 0.0) * count for price, count in prices)
+    layouts = [(pool.candidate.engine.layout, pool.share.replicas) for pool in (pools.prefill, pools.decode)]
+    return price_per_hour((layout.group.node.device, replicas * layout.devices) for layout, replicas in layouts)
 
 
 def _cost_per_million_tokens(pools: PlacedPools, tokens_per_s: float) -> float | None:

@@ -18,7 +18,7 @@ import yaml
 import meshwright
 from meshwright.app.base.documents import parse_document
 from meshwright.app.cli.options import LineOptions
-from meshwright.app.requests.files import given_request
+from meshwright.app.requests.files import FilesBeside, given_request
 from meshwright.app.requests.model_words import CONFIG, cached_config, is_model_id
 from meshwright.app.requests.one_line import request_of_line, request_yaml
 from meshwright.app.requests.options import OPTIONS, OneLine, Task
@@ -65,7 +65,7 @@ def test_a_line_is_understood_or_answered(cli: Cli, line: dict[str, Any]) -> Non
     assert cli("plan", *words, "--print-request") == 0, cli.err
     printed = parse_document(cli.out.encode(), what="request")
     assert printed == {"schema": "meshwright.request/1", **line["is"]}
-    assert given_request(printed, folder=cli.folder)
+    assert given_request(printed, files=FilesBeside(cli.folder))
 
 
 def test_there_are_forty_lines() -> None:
@@ -174,7 +174,7 @@ def test_the_hub_cache_is_read_at_its_main_branch(cli: Cli) -> None:
             "cluster": "8xH100",
             "workload": {"kind": "training", "global_batch": 8, "seq_len": 128},
         },
-        folder=cli.folder,
+        files=FilesBeside(cli.folder),
     )
     assert request.model.name == "own/tiny"
 
@@ -209,7 +209,7 @@ def test_a_line_asks_for_what_a_file_asks_for(cli: Cli) -> None:
         "workload": {"kind": "training", "global_batch": 8, "seq_len": 128},
     }
     by_id, by_name = (
-        request_document(given_request(trained | {"model": model}, folder=cli.folder))
+        request_document(given_request(trained | {"model": model}, files=FilesBeside(cli.folder)))
         for model in ({"huggingface": "Qwen/Qwen3-8B"}, {"catalog": "qwen3-8b", "name": "Qwen/Qwen3-8B"})
     )
     assert by_id == by_name
