@@ -113,6 +113,24 @@ def postgresql() -> Iterator[Engine]:
         engine.dispose()
 
 
+@pytest.fixture(params=["sqlite", POSTGRESQL])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An engine of a database of the test's own, without tables: over SQLite, and over PostgreSQL where there is one."""
+    if request.param == "sqlite":
+        engine = open_engine(f"sqlite:///{tmp_path / 'plans.db'}")
+        yield engine
+        engine.dispose()
+        return
+    cluster: Engine = request.getfixturevalue("postgresql")
+    # No transaction may hold these commands. The name is the test's alone: a worker runs one test at a time.
+    with cluster.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("CREATE DATABASE empty"))
+        engine = open_engine(cluster.url.set(database="empty").render_as_string(hide_password=False))
+        yield engine
+        engine.dispose()
+        connection.execute(text("DROP DATABASE empty WITH (FORCE)"))
+
+
 def emptied(engine: Engine) -> str:
     """URL of a PostgreSQL database, without rows and without other connections."""
     tables = ", ".join(table.name for table in metadata.sorted_tables)

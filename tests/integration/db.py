@@ -1,4 +1,4 @@
-"""Shared by the tests of db and others: POSTGRES, ROW, numbered."""
+"""Shared by the tests of db and others: ROW, numbered."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from meshwright.app.store.plans import StoredPlan
-
-POSTGRES = "MESHWRIGHT_TEST_POSTGRES_URL"
-
 
 ROW = StoredPlan(
     digest="sha256:" + "a" * 64,

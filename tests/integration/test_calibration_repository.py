@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +16,7 @@ from meshwright.app.store.calibrations import CalibrationRepository, NewCalibrat
 from meshwright.app.store.engine import open_engine, writing
 from meshwright.app.store.migrate import upgrade
 from meshwright.app.store.plans import PlanRepository, StoredPlan
-from tests.integration.db import POSTGRES, ROW, numbered
+from tests.integration.db import ROW, numbered
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -41,20 +39,11 @@ def resting_on(*calibrations: str) -> str:
     return json.dumps({"cluster": {"groups": groups}})
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        engine = open_engine(f"sqlite:///{tmp_path / 'plans.db'}")
-    else:
-        if POSTGRES not in os.environ:
-            pytest.skip(f"{POSTGRES} is not set")
-        engine = open_engine(os.environ[POSTGRES])
-        with writing(engine) as connection:
-            connection.execute(text("DROP SCHEMA public CASCADE"))
-            connection.execute(text("CREATE SCHEMA public"))
-    upgrade(engine)
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def engine(empty: Engine) -> Engine:
+    """An engine of a migrated database."""
+    upgrade(empty)
+    return empty
 
 
 @pytest.fixture

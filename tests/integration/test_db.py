@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -18,23 +16,7 @@ from meshwright.app.store.engine import open_engine, reading, writing
 from meshwright.app.store.migrate import HEAD_REVISION, current_revision, downgrade, ensure_ready, is_at_head, upgrade
 from meshwright.app.store.plans import PlanFilter, PlanRepository, StoredPlan
 from meshwright.app.store.tables import metadata
-from tests.integration.db import POSTGRES, ROW, numbered
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    """An engine of a database without tables."""
-    if request.param == "sqlite":
-        engine = open_engine(f"sqlite:///{tmp_path / 'plans.db'}")
-    else:
-        if POSTGRES not in os.environ:
-            pytest.skip(f"{POSTGRES} is not set")
-        engine = open_engine(os.environ[POSTGRES])
-        with writing(engine) as connection:
-            connection.execute(text("DROP SCHEMA public CASCADE"))
-            connection.execute(text("CREATE SCHEMA public"))
-    yield engine
-    engine.dispose()
+from tests.integration.db import ROW, numbered
 
 
 @pytest.fixture
