@@ -175,5 +175,10 @@ COLUMNS = (*RUN_COLUMNS, *RESULT_COLUMNS)
 ETP = "etp"
 """Ranks that share an expert. Tables do not have this column; a mapping may state it."""
 
-STATED_COLUMNS = (*(name for name in RUN_COLUMNS if name not in ("source_id", "quality", "group", "licence")), ETP)
+CP_COMM_TYPE = "cp_comm_type"
+"""How the ranks of a sequence attend, in Megatron-Core's words: p2p, a2a or all_gather. A mapping may state it, as ETP."""
+
+_IN_TABLES = tuple(name for name in RUN_COLUMNS if name not in ("source_id", "quality", "group", "licence"))
+
+STATED_COLUMNS = (*_IN_TABLES, ETP, CP_COMM_TYPE)
 """Columns that a mapping may fill where a row leaves them empty."""

@@ -17,9 +17,11 @@ from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.pipeline import Schedule, fills
 from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.carried_choices import StageChoices
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.expert_overlap import ExpertOverlap
+from meshwright.solver.problem.declared.recompute_layers import read_words
 from meshwright.solver.problem.declared.recompute_modules import in_order
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
@@ -36,6 +38,7 @@ _RECOMPUTE = {
     "selective (op)": Recompute.SELECTIVE,
     "fine-grained": Recompute.FINE_GRAINED,
 }
+_CP_KEYS = {"": CpKeys.RING, "p2p": CpKeys.RING, "a2a": CpKeys.RING, "all_gather": CpKeys.GATHERED}
 _SCHEDULES = ("", "1f1b", "pipedreamflush", "trainschedule", "interleaved1f1b", "interleavedpipelining")
 """1F1B by its names in letters and digits: PipeDream-Flush (Narayanan et al. 2021), DeepSpeed's TrainSchedule, and with several
 chunks a rank."""
@@ -43,10 +46,11 @@ chunks a rank."""
 
 @dataclass(frozen=True, slots=True)
 class UsedPlan:
-    """The plan that a run used: a candidate of its request's space."""
+    """The plan that a run used: a candidate of its request's space, whose ``stages`` may recompute some layers alone."""
 
     request: TrainingRequest
     candidate: Candidate
+    stages: StageChoices = USUAL_STAGE
 
 
 def given_plan(run: Run) -> UsedPlan:
@@ -54,8 +58,9 @@ def given_plan(run: Run) -> UsedPlan:
     mesh, source = _mesh(run), run.reading
     if _schedule_name(run.schedule) not in _SCHEDULES:
         raise NotPredictedError(f"no training cost model for schedule {run.schedule}")
-    mode, _, modules = run.recompute.partition(" of ")
-    if mode not in _RECOMPUTE:
+    mode, _, again = run.recompute.partition(" of ")
+    n_layers = read_words(f"recompute {run.recompute}")
+    if mode not in _RECOMPUTE or (again and n_layers is None and mode != Recompute.FINE_GRAINED):
         raise NotPredictedError(f"no training cost model for recomputation {run.recompute}")
     microbatch, count = _microbatches(run, mesh)
     cluster = cluster_of(run)
@@ -88,13 +93,13 @@ def given_plan(run: Run) -> UsedPlan:
         (_RECOMPUTE[mode],),
         _pipelining(run, mesh, count),
         expert_overlap=_expert_overlap(run, mesh, count),
-        choices=StageChoices(recompute_modules=in_order(modules) if modules else None),
+        choices=StageChoices(recompute_modules=in_order(again) if again and n_layers is None else None),
     )
     model, workload = as_implemented(model_graph(run), workload, Search())
     request = TrainingRequest(model, cluster, workload)
     if not experts_fit(request.model, mesh):
         raise NotPredictedError(f"ep {mesh.ep} on dp x cp = {mesh.dp * mesh.cp} does not spread the model's experts evenly")
-    return UsedPlan(request, candidate)
+    return UsedPlan(request, candidate, StageChoices(recompute_layers=n_layers))
 
 
 def assumptions(run: Run) -> tuple[str, ...]:
@@ -144,7 +149,11 @@ def _mesh(run: Run) -> Mesh:
     dp, tp, pp, cp, ep = (degree or 1 for degree in (run.dp, run.tp, run.pp, run.cp, run.ep))
     # More places of experts than dp x cp has: each rank of tp then holds whole experts.
     whole_experts = tp > 1 and ep > 1 and (run.etp == 1 or ep > dp * cp)
-    return Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, etp=1 if whole_experts else None)
+    if run.cp_comm_type not in _CP_KEYS:
+        raise NotPredictedError(f"no training cost model for context parallelism {run.cp_comm_type}")
+    ulysses, keys = (cp if run.cp_comm_type == "a2a" else 1), _CP_KEYS[run.cp_comm_type]
+    etp = 1 if whole_experts else None
+    return Mesh(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, ulysses=ulysses, etp=etp, choices=MeshChoices(cp_keys=keys))
 
 
 def _microbatches(run: Run, mesh: Mesh) -> tuple[int, int]:

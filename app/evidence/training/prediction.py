@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -19,6 +19,7 @@ from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
 from meshwright.solver.blocks.sharding_problem import Criterion
+from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -225,11 +226,33 @@ def _costed(run: Run, constants: Constants | None) -> CostedRun:
     plan = given_plan(run)
     request = plan.request if constants is None else with_constants(plan.request, cluster_name(run), constants)
     costs = _costs(request)
-    kinds = costs.stage_kinds(plan.candidate)
-    sharding = fastest_sharding(costs, plan.candidate, kinds)
-    tables = costs.stage_tables(plan.candidate, sharding, kinds)
-    decision = Decision(plan.candidate, sharding, launchers_spans(len(costs.model.layers), plan.candidate))
+    candidate, kept_from = with_some_layers(plan.candidate, plan.stages, costs)
+    kinds = costs.stage_kinds(candidate)
+    sharding = fastest_sharding(costs, candidate, kinds)
+    tables = costs.stage_tables(candidate, sharding, kinds)
+    spans = launchers_spans(len(costs.model.layers), plan.candidate)
+    decision = Decision(candidate, sharding, tuple(replace(span, kept_from=kept_from(span)) for span in spans))
     return CostedRun(request, costs, decision, evaluate_decision(decision, tables))
+
+
+def with_some_layers(
+    candidate: Candidate, stages: StageChoices, costs: TrainingCosts
+) -> tuple[Candidate, Callable[[StageSpan], int | None]]:
+    """A candidate of full recomputation that recomputes the first layers of each part alone, where ``stages`` say how many, and
+    the layer of a part from which on nothing is recomputed, None where all is.
+
+    Raises NotPredictedError where its schedule has no cost model of this.
+    """
+    first = costs.first_layers(stages)
+    if first is None:
+        return candidate, lambda _: None
+    some_of = candidate.of_first_layers(first.number)
+    if candidate.mesh.pp == 1:
+        return (some_of if first.number < int(first.again.sum()) else candidate), lambda _: None
+    schedule = candidate.pipelining
+    if schedule.of_some_layers(candidate.mesh.pp) is None:
+        raise NotPredictedError(f"{first.number} layers of each stage recomputed whole under {schedule.schedule.value}")
+    return some_of, lambda span: first.end_in(span.first, span.last)
 
 
 def launchers_spans(n_layers: int, candidate: Candidate) -> tuple[StageSpan, ...]:

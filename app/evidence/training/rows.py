@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import prod
 from pathlib import Path
 
-from meshwright.app.evidence.training.cells import COLUMNS, ETP, Cells, read_table
+from meshwright.app.evidence.training.cells import COLUMNS, CP_COMM_TYPE, ETP, Cells, read_table
 from meshwright.app.evidence.training.sources import NO_SOURCES, UNKNOWN, Source, Sources
 from meshwright.app.evidence.training.stated import (
     NOTHING_STATED,
@@ -88,6 +88,7 @@ class Run:
     reading: Source = UNKNOWN
     top_k: int | None = None
     etp: int | None = None
+    cp_comm_type: str = ""
     stated_model: StatedModel | None = None
     assumed: tuple[str, ...] = ()
 
@@ -161,6 +162,7 @@ def _measured_run(as_written: Cells, sources: Sources) -> ValidationRun:
         reading=reading,
         top_k=cells.size("top_k"),
         etp=None if ETP not in cells.values else cells.size(ETP),
+        cp_comm_type="" if CP_COMM_TYPE not in cells.values else cells.text(CP_COMM_TYPE),
         stated_model=said.model,
         assumed=(*said.bases, *assumed) if reading.is_assumed else assumed,
     )

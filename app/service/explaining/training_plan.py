@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.app.base.figures import gib
 from meshwright.app.evidence.training.cells import NotPredictedError
-from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans
+from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans, with_some_layers
 from meshwright.app.launching.parts.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
@@ -15,7 +15,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
-from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
+from meshwright.solver.problem.carried_choices import USUAL_STAGE, MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, words_of_modules
 from meshwright.solver.problem.graph import ModelGraph
@@ -124,11 +124,12 @@ def training_plan(request: TrainingRequest, stated: StatedTraining) -> Plan:
     )
     try:
         costs = TrainingCosts(request)
-        candidate, kept = _with_some_layers(candidate, stated, costs)
+        stages = stated.stages if stated.recompute is Recompute.FULL else USUAL_STAGE
+        candidate, kept_from = with_some_layers(candidate, stages, costs)
         kinds = costs.stage_kinds(candidate)
         sharding = fastest_sharding(costs, candidate, kinds)
         spans = _spans(stated, candidate) if stated.parts else launchers_spans(len(request.model.layers), candidate)
-        spans = tuple(replace(span, recompute=stated.recompute, kept_from=kept(span)) for span in spans)
+        spans = tuple(replace(span, recompute=stated.recompute, kept_from=kept_from(span)) for span in spans)
     except NotPredictedError as error:
         raise InvalidInputError(f"no cost model covers this command: {error}") from None
     tables = costs.stage_tables(candidate, sharding, kinds)
@@ -145,22 +146,6 @@ def _modules(model: ModelGraph, stated: StatedTraining) -> str | None:
     usual = [module for module in USUAL_MODULES if module in has]
     return None if named == usual else words_of_modules(named)
 
-
-def _with_some_layers(
-    candidate: Candidate, stated: StatedTraining, costs: TrainingCosts
-) -> tuple[Candidate, Callable[[StageSpan], int | None]]:
-    """The candidate that recomputes the first layers of each part whole where a command says some, and the layer of a part from
-    which on nothing is recomputed."""
-    first = costs.first_layers(stated.stages)
-    if stated.recompute is not Recompute.FULL or first is None:
-        return candidate, lambda _: None
-    some_of = candidate.of_first_layers(first.number)
-    if candidate.mesh.pp == 1:
-        return (some_of if first.number < int(first.again.sum()) else candidate), lambda _: None
-    schedule = candidate.pipelining
-    if schedule.of_some_layers(candidate.mesh.pp) is None:
-        raise NotPredictedError(f"{first.number} layers of each stage recomputed whole under {schedule.schedule.value}")
-    return some_of, lambda span: first.end_in(span.first, span.last)
 
 
 def _shard_ranks(stated: StatedTraining, ranks: int) -> int | None:
