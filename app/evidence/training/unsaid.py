@@ -11,7 +11,9 @@ from typing import Any
 from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank, RowRule, UnstatedSequence
 from meshwright.costmodels.model.formats import MatmulRecipe
 from meshwright.costmodels.model.implementation import (
+    AttentionFormat,
     AttentionKernels,
+    GatedInputs,
     HostPath,
     TensorOverlap,
     TrainedWeights,
@@ -121,6 +123,13 @@ _BY_FRAMEWORK = (
         unstated_sequence=UnstatedSequence.PARALLEL,
         columns={"etp": 1},
     ),
+    _by_name(
+        "mlcommons|mlperf",
+        "MLPerf Training on NVIDIA's and AMD's code: a distributed optimizer, gradients in bf16",
+        implementation=_profile("megatron-core-0.20"),
+        zero_stage=1,
+        gradient_dtype=DType.BF16,
+    ),
     _by_name("megatron[- _]?bridge", "fp8 of Megatron-Bridge is current scaling", fp8_recipe=MatmulRecipe.FP8_CURRENT),
     _by_name("automodel", "NeMo Automodel: Transformer Engine's kernels", implementation=_profile("hand-fused"), zero_stage=3),
     _by_name("mosaicml|llm[- _]?foundry", "Composer", implementation=_profile("composer"), zero_stage=3),
@@ -158,6 +167,17 @@ _BY_CHOICE = (
         named=r"cuda[-_]graphs? ?= ?(true|1)",
         implementation=StatedImplementation(host=HostPath.CUDA_GRAPHS),
     ),
+    RowRule(
+        "the flag fp8_dpa (fp8_dot_product_attention)",
+        named=r"fp8[-_](dpa|dot[-_]product[-_]attention) ?= ?(true|1)",
+        implementation=StatedImplementation(attention_format=AttentionFormat.FP8),
+    ),
+    RowRule(
+        "the flag fp8_act (activation_func_fp8_input_store)",
+        named=r"(fp8[-_]act(ivation)?|activation[-_]func[-_]fp8[-_]input[-_]store) ?= ?(true|1)",
+        implementation=StatedImplementation(gated_inputs=GatedInputs.FP8),
+    ),
+    RowRule("the flag fp4", where={"precision": "fp8|bf16"}, named=r"\bfp4 ?= ?(true|1)", instead={"precision": "nvfp4"}),
 )
 
 _GIVEN = r"mem\w{0,40}\W[^;]{0,80}?\b"

@@ -147,7 +147,6 @@ def _modules(model: ModelGraph, stated: StatedTraining) -> str | None:
     return None if named == usual else words_of_modules(named)
 
 
-
 def _shard_ranks(stated: StatedTraining, ranks: int) -> int | None:
     """Ranks that state is sharded over, of so many that hold the same layers; None for all of them."""
     if stated.shard_ranks is not None:

@@ -120,27 +120,27 @@ class StepErrorModel:
 
 
 KNOWN_FRAMEWORK = StepErrorModel(
-    base=0.094,
+    base=0.088,
     small=0.0,
     communication=0.0,
     experts=0.298,
-    network=0.646,
-    chip=0.043,
-    below=2.500,
-    above=2.314,
+    network=0.412,
+    chip=0.045,
+    below=2.407,
+    above=2.457,
     basis="90% of measured steps of sources that the fit had not seen",
 )
 """Of plans whose framework is known: the request states its implementation, or the launcher is that of the plan."""
 
 ASSUMED_FRAMEWORK = StepErrorModel(
-    base=0.108,
+    base=0.107,
     small=0.0,
     communication=0.0,
-    experts=0.321,
-    network=0.434,
-    chip=0.037,
-    below=2.548,
-    above=3.006,
+    experts=0.318,
+    network=0.303,
+    chip=0.040,
+    below=2.641,
+    above=3.060,
     basis="90% of measured steps of sources that the fit had not seen, whose framework was assumed",
 )
 """Of rows of which nothing is known but their columns."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.plans import assumptions, given_plan
-from meshwright.app.evidence.training.prediction import predict_run
+from meshwright.app.evidence.training.prediction import costed_run, predict_run
 from meshwright.app.evidence.training.rows import Run
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from tests.unit.app.validation.tables import run
 
 SHAPELESS = dict.fromkeys(("n_layers", "hidden", "heads", "kv_heads", "ffn_hidden", "vocab", "arch"), "")
@@ -73,6 +75,39 @@ def test_more_places_of_experts_than_replicas_are_whole_experts(tmp_path: Path) 
     moe = {"arch": "moe-gated", "n_experts": "8", "top_k": "2", "dp": "2", "tp": "4", "pp": "1"}
     assert given_plan(row(tmp_path, **moe, ep="8")).candidate.mesh.etp == 1
     assert given_plan(row(tmp_path, **moe, ep="2")).candidate.mesh.etp is None
+
+
+@pytest.mark.parametrize(
+    ("said", "ulysses", "keys"),
+    [("", 1, CpKeys.RING), ("p2p", 1, CpKeys.RING), ("a2a", 4, CpKeys.RING), ("all_gather", 1, CpKeys.GATHERED)],
+)
+def test_a_mapping_says_how_the_ranks_of_a_sequence_attend(tmp_path: Path, said: str, ulysses: int, keys: CpKeys) -> None:
+    mesh = given_plan(replace(row(tmp_path, cp="4", tp="1", pp="2"), cp_comm_type=said)).candidate.mesh
+    assert (mesh.cp, mesh.ulysses, mesh.choices.cp_keys) == (4, ulysses, keys)
+
+
+def test_other_ways_to_attend_are_not_predicted(tmp_path: Path) -> None:
+    with pytest.raises(NotPredictedError, match="context parallelism a2a\\+p2p"):
+        given_plan(replace(row(tmp_path, cp="4", tp="1", pp="2"), cp_comm_type="a2a+p2p"))
+
+
+@pytest.mark.parametrize("pp", ["1", "2"])
+def test_some_first_layers_of_each_part_are_recomputed(tmp_path: Path, pp: str) -> None:
+    shape = {"dp": "2" if pp == "1" else "1", "tp": "4", "pp": pp}
+    words = ("none", "full of 4 layers", "full of 12 layers", "full")
+    costs = [costed_run(row(tmp_path, **shape, recompute=said)).cost for said in words]
+    times_s = [cost.step_time_s for cost in costs]
+    memory = [max(stage.need_bytes for stage in cost.stages) for cost in costs]
+    assert times_s == sorted(times_s) and memory == sorted(memory, reverse=True)
+    layers = 32 // int(pp)
+    assert times_s[2] - times_s[0] == pytest.approx(12 / layers * (times_s[3] - times_s[0]), rel=0.02)
+    assert costed_run(row(tmp_path, **shape, recompute="full of 32 layers")).cost.step_time_s == pytest.approx(times_s[3])
+
+
+@pytest.mark.parametrize("said", ["full of some", "none of 4 layers", "full of -1 layers", "full of mlp"])
+def test_other_words_of_recomputation_are_not_predicted(tmp_path: Path, said: str) -> None:
+    with pytest.raises(NotPredictedError, match=f"recomputation {said}"):
+        given_plan(row(tmp_path, recompute=said))
 
 
 @pytest.mark.parametrize("name", ["1F1B", "1f1b (DeepSpeed)", "PipeDream-Flush", "DeepSpeed TrainSchedule", "interleaved-1f1b"])

@@ -74,6 +74,10 @@ def test_the_framework_is_known_by_its_name_chip_or_year(tmp_path: Path, changes
         ({"notes": "TP_COMM_OVERLAP=True"}, "tensor_overlap", "userbuffers"),
         ({"notes": "TP_COMM_OVERLAP=False"}, "tensor_overlap", "weight-gradient"),
         ({"notes": "LAYER_CUDA_GRAPH=1"}, "host", "cuda-graphs"),
+        ({"notes": "FP8_DPA=1"}, "attention_format", "fp8"),
+        ({"notes": "FP8_DPA=0"}, "attention_format", "working"),
+        ({"notes": "FP8_ACT=1"}, "gated_inputs", "fp8"),
+        ({"notes": "FP8_ACTIVATION=True"}, "gated_inputs", "fp8"),
         ({"notes": "LoRA"}, "trained", "adapters"),
         ({"notes": "without LoRA"}, "trained", "all"),
         ({**GPT, "flash_attention": "", "source": "2021"}, "attention_kernels", "unfused"),
@@ -90,6 +94,7 @@ def test_choices_are_known_by_their_names(tmp_path: Path, changes: dict[str, str
         ({"gpu": "H100-SXM-80GB"}, 1, DType.FP32, True),
         ({"gpu": "H100-SXM-80GB", "sp": "0", "zero_stage_or_fsdp": "0"}, 0, DType.FP32, False),
         ({"notes": "NeMo"}, 1, DType.BF16, True),
+        ({"source": "mlcommons/training_results"}, 1, DType.BF16, False),
         ({"precision": "fp16"}, 0, DType.FP16, False),
         ({"zero_stage_or_fsdp": "2"}, 1, DType.FP32, False),
         ({"zero_stage_or_fsdp": "2", "pp": "1", "dp": "2"}, 2, DType.FP32, False),
@@ -121,6 +126,12 @@ def test_mamba_on_ascend_has_the_vocabulary_of_its_scripts(tmp_path: Path) -> No
     mamba = {"model": "ours", "arch": "mamba2 state=64", "vocab": ""}
     assert strangers(tmp_path, **mamba, gpu="Ascend-910B").vocab == 256_000
     assert strangers(tmp_path, **mamba).vocab == 50_257
+
+
+def test_four_bits_are_a_flag_beside_an_eight_bit_cell(tmp_path: Path) -> None:
+    for notes, recipe in (("FP8=False FP4=True", MatmulRecipe.NVFP4), ("FP4=False", MatmulRecipe.FP8_DELAYED)):
+        asked = strangers(tmp_path, gpu="B200", gpus_per_node="8", precision="fp8", notes=notes)
+        assert given_plan(asked).request.workload.matmul is recipe
 
 
 def test_fp8_is_the_framework_s_recipe(tmp_path: Path) -> None:
