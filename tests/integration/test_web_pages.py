@@ -20,6 +20,7 @@ from meshwright.app.store.engine import open_engine
 from meshwright.app.store.principal import Scope
 from meshwright.app.store.security import KeyRepository, prefix_of
 from meshwright.app.web.main import create_app
+from meshwright.app.web.pages.layout import SCRIPT, STYLE
 from meshwright.app.web.pages.routes import COOKIE, MAX_FORM_BYTES
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import PlanRequest
@@ -222,3 +223,13 @@ def test_tenants_see_their_own_plans(guarded: tuple[httpx.Client, Settings]) -> 
     assert digest in safe(client.get("/", headers=mine))
     assert digest not in safe(client.get("/", headers=other))
     safe(client.get(f"/plans/{digest}", headers=other), 404)
+
+
+def test_the_files_of_pages_are_kept_until_they_change(client: httpx.Client) -> None:
+    for file, media_type in ((STYLE, "text/css"), (SCRIPT, "text/javascript")):
+        answer = client.get(file.place)
+        assert answer.headers["content-type"] == f"{media_type}; charset=utf-8"
+        assert answer.headers["cache-control"] == "max-age=31536000, immutable" and answer.headers["x-content-type-options"]
+        # Another replica's version is answered, and kept by nobody.
+        assert client.get(f"{file.place}0").headers["cache-control"] == "no-store"
+        assert file.place in safe(client.get("/sign-in"))
