@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import pytest
 
 from meshwright.app.base.settings import Settings
 from meshwright.app.service.sandbox import ChildSolver
+from meshwright.solver.control import Progress
 from tests.support.fakes import FakeSolver
 from tests.support.requests_given import training
 from tests.support.service import running_service
@@ -219,3 +221,56 @@ def test_units_are_compared_and_words_stand_last(client: httpx.Client) -> None:
         # Dates and ranges are words; a number in them is compared as one.
         texts = ["2026-01-02 10:00", "0-7", "tp 2", "+3.5%", "8 x layer"]
         assert visitor.tab.evaluate("(texts) => texts.map(numberOf)", texts) == [None, None, None, 3.5, 8]
+
+
+def height(point: str) -> float:
+    return float(point.partition(",")[2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_script", [True, False])
+def test_the_page_of_a_job_leads_to_the_plan(settings: Settings, has_script: bool) -> None:
+    gate = threading.Event()
+    solver = FakeSolver(gate=gate)
+    solver.progress = Progress(10, 100, 20.0, 10.0, "searching <b>the space</b>")
+    with running_service(settings, solver) as client, visiting(client, java_script_enabled=has_script) as visitor:
+        tab, streams = visitor.tab, []
+        tab.on("request", lambda request: streams.append(request.url) if request.url.endswith("/events") else None)
+        job = client.post("/v1/plans", json=training(), headers={"prefer": "respond-async"}).json()["id"]
+        visitor.open(f"/jobs/{job}")
+        tab.get_by_text("searching <b>the space</b>").wait_for()
+        assert tab.get_by_text("Best so far: 20").is_visible()
+        pages = tab.evaluate("performance.timeOrigin")
+        solver.progress = Progress(50, 100, 18.0, 15.0, "searching")
+        tab.get_by_text("Gap: 16.7%").wait_for()
+        assert tab.locator("progress").get_attribute("value") == "50"
+        visitor.look()
+        if has_script:
+            assert tab.evaluate("performance.timeOrigin") == pages, "the page was asked for again"
+            solver.progress = Progress(60, 100, 17.0, 16.0, "searching")
+            tab.get_by_text("Gap: 5.9%").wait_for()
+            drawn = [tab.locator(f"polyline.{name}").get_attribute("points").split() for name in ("best", "bound")]
+            assert [drawn[0][0], drawn[1][0]] == ["0,5", "0,95"]
+            assert drawn[0][-1].startswith("100,") and drawn[1][-1].startswith("100,") and len(drawn[0]) > 3
+            assert height(drawn[0][-1]) > 5 and height(drawn[1][-1]) < 95, "they close in"
+        gate.set()
+        tab.wait_for_url(re.compile(r"/plans/sha256"))
+        assert bool(streams) == has_script and visitor.wrong == []
+
+
+@pytest.mark.slow
+def test_a_tab_that_nobody_sees_holds_no_stream(settings: Settings) -> None:
+    gate = threading.Event()
+    with running_service(settings, FakeSolver(gate=gate)) as client, visiting(client) as visitor:
+        tab = visitor.tab
+        job = client.post("/v1/plans", json=training(), headers={"prefer": "respond-async"}).json()["id"]
+        with tab.expect_request("**/events") as streamed:
+            visitor.open(f"/jobs/{job}")
+        turn = "(hidden) => { Object.defineProperty(document, 'hidden', {value: hidden, configurable: true}); "
+        turn += "document.dispatchEvent(new Event('visibilitychange')); }"
+        with tab.expect_event("requestfailed", lambda request: request == streamed.value):
+            tab.evaluate(turn, True)
+        with tab.expect_request("**/events"):
+            tab.evaluate(turn, False)
+        gate.set()
+        tab.wait_for_url(re.compile(r"/plans/sha256"))

@@ -25,7 +25,7 @@ FOLDERS = (APP / "web" / "templates", APP / "pictures" / "templates")
 FILES = sorted(path for folder in FOLDERS for path in folder.iterdir())
 TEMPLATES = Templates(*FOLDERS)
 
-OWN = {"style": "/pages.css", "script": "/pages.js"}
+OWN = {"style": "/pages.css", "script": "/pages.js", "events": None}
 FRAME_SCRIPT = '<script src="/pages.js" defer></script>'
 
 HOSTILE = (
@@ -111,7 +111,7 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
         "error.html": {"title": x, "lines": [x]},
         "file.html": {"view": view},
         "instead.html": {"plan": Hyperlink(x, x), "digest": x, "name": x, "facts": [(x, row)]},
-        "job.html": {"job": job, "figures": [x]},
+        "job.html": {"job": job, "figures": [x], "events": x},
         "launch.html": {
             "plan": Hyperlink(x, x),
             "digest": x,
@@ -183,7 +183,7 @@ class Elements(HTMLParser):
 
 
 def shown(name: str, word: str) -> str:
-    return TEMPLATES.render(name.split()[0], is_signed_in=True, refresh_s=2, **OWN, **values_of(word)[name])
+    return TEMPLATES.render(name.split()[0], is_signed_in=True, refresh_s=2, **(OWN | values_of(word)[name]))
 
 
 def test_every_page_is_rendered_here() -> None:

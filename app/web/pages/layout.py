@@ -52,19 +52,33 @@ SCRIPT = OwnFile("pages.js", (_FOLDER / "pages.js").read_text(encoding="utf-8"),
 
 
 def render(
-    request: Request | None, name: str, /, *, status: int = 200, refresh_s: int | None = None, **values: object
+    request: Request | None,
+    name: str,
+    /,
+    *,
+    status: int = 200,
+    refresh_s: int | None = None,
+    events: str | None = None,
+    **values: object,
 ) -> HTMLResponse:
     """Return a page made by a template; with ``refresh_s`` the browser asks again after so many seconds.
 
+    ``events`` is the place of a stream that the script reads in the place of asking again.
     ``request`` is None on pages for which it does not matter who asks: those have no button that signs out.
     """
     is_signed_in = request is not None and COOKIE in request.cookies
     return HTMLResponse(
         _TEMPLATES.render(
-            name, is_signed_in=is_signed_in, refresh_s=refresh_s, style=STYLE.place, script=SCRIPT.place, **values
+            name,
+            is_signed_in=is_signed_in,
+            refresh_s=refresh_s,
+            events=events,
+            style=STYLE.place,
+            script=SCRIPT.place,
+            **values,
         ),
         status,
-        HEADERS,
+        HEADERS if events is None else HEADERS | {"content-security-policy": f"{POLICY}; connect-src 'self'"},
     )
 
 

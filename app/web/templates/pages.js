@@ -100,6 +100,77 @@ function addCopying() {
   }
 }
 
+// The page of a job: its stream in the place of the browser's asking again, and how best and bound close in.
+
+/** Return a shape of a drawing. */
+function shape(tag, attributes) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  return element;
+}
+
+/** Draw best and bound since the page was opened, each as high as it is between the extremes of both. */
+function drawCourse(figure, points) {
+  const values = points.flatMap((each) => [each.best, each.bound]).filter((value) => value !== null);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const last = points.at(-1).at;
+  const y = (value) => (high > low ? 5 + (90 * (high - value)) / (high - low) : 50);
+  const x = (at) => (100 * at) / last;
+  const svg = shape("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": "Best and bound" });
+  for (const name of ["best", "bound"]) {
+    const steps = points.filter((each) => each[name] !== null).map((each) => [x(each.at), y(each[name])]);
+    // A value holds until the next one comes.
+    const line = steps.flatMap(([at, height], step) => (step ? [[at, steps[step - 1][1]], [at, height]] : [[at, height]]));
+    svg.append(shape("polyline", { class: name, points: line.map((each) => each.join()).join(" ") }));
+  }
+  const range = `from ${low.toPrecision(4)} to ${high.toPrecision(4)}, over ${Math.round(last / 1000)} s`;
+  figure.replaceChildren(svg, make("figcaption", {}, `Best so far (solid) and proven bound (dashed), ${range}`));
+}
+
+function followJob(place) {
+  const again = () => setTimeout(() => location.reload(), 1000 * place.dataset.againS);
+  const figure = place.appendChild(make("figure", { class: "course" }));
+  const points = [];
+  let source = null;
+  let waiting = null;
+
+  function show(moment) {
+    clearTimeout(waiting);
+    if (moment.is_final) {
+      source.close();
+      location.reload();
+      return;
+    }
+    // Whether a worker is alive, the page says.
+    if (moment.status === "queued") waiting = again();
+    if (!moment.progress) return;
+    place.querySelector(".status").textContent = moment.status;
+    const { done, total, best, bound } = moment.progress;
+    const bar = place.querySelector("progress");
+    [bar.max, bar.value] = [Math.max(total, 1), done];
+    const note = place.querySelector(".note");
+    note.textContent = moment.note;
+    note.classList.remove("bad");
+    place.querySelector(".figures").replaceChildren(...moment.figures.map((words) => make("p", {}, words)));
+    if (best === null && bound === null) return;
+    if (!points.length) points.push({ at: 0, best, bound });
+    points.push({ at: performance.now(), best, bound });
+    drawCourse(figure, points);
+  }
+
+  // Browsers keep few connections to a service: tabs that nobody sees hold none.
+  function listen() {
+    if (document.hidden) source?.close();
+    if (document.hidden || (source && source.readyState !== EventSource.CLOSED)) return;
+    source = new EventSource(place.dataset.events);
+    source.addEventListener("job", (event) => show(JSON.parse(event.data)));
+    source.addEventListener("error", ({ target }) => target.readyState === EventSource.CLOSED && again());
+  }
+  document.addEventListener("visibilitychange", listen);
+  listen();
+}
+
 // A page that the browser asks for again would lose what its reader sorted and typed.
 if (!document.querySelector("meta[http-equiv=refresh]")) addToTables();
 addCopying();
+for (const place of document.querySelectorAll("[data-events]")) followJob(place);
