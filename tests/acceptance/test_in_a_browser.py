@@ -274,3 +274,62 @@ def test_a_tab_that_nobody_sees_holds_no_stream(settings: Settings) -> None:
             tab.evaluate(turn, False)
         gate.set()
         tab.wait_for_url(re.compile(r"/plans/sha256"))
+
+
+@pytest.mark.slow
+def test_a_step_is_looked_at_closely(client: httpx.Client) -> None:
+    digest = client.post("/v1/plans", json=training()).json()["digest"]
+    with visiting(client) as visitor:
+        tab = visitor.tab
+        visitor.open(f"/plans/{digest}")
+        region = tab.get_by_role("region", name="One step")
+        axis = region.locator("svg.axis")
+        whole = viewed(axis)
+
+        region.press("+")
+        assert viewed(axis)[2] == whole[2] / 2
+        region.press("ArrowRight")
+        assert viewed(axis)[0] > whole[0] + whole[2] / 4
+        region.press("-")
+        assert viewed(axis) == whole
+        region.press("+")
+        region.press("Escape")
+        assert viewed(axis) == whole
+
+        place = region.locator("svg.axis .c0").first.bounding_box()
+        left, middle = place["x"] + 2, place["y"] + place["height"] / 2
+        tab.mouse.move(left, middle)
+        box = tab.get_by_role("tooltip")
+        assert re.fullmatch(r"forward, micro-batch 0: \S+ m?s", box.inner_text())
+        # The place under the pointer stays there.
+        tab.keyboard.down("Control")
+        tab.mouse.wheel(0, -200)
+        tab.keyboard.up("Control")
+        tab.wait_for_function("(width) => document.querySelector('svg.axis').viewBox.baseVal.width < width", arg=whole[2])
+        assert viewed(axis)[0] < whole[0] + 2 and box.inner_text().startswith("forward, micro-batch 0")
+        tab.mouse.down()
+        tab.mouse.move(left - 200, middle)
+        tab.mouse.up()
+        assert viewed(axis)[0] > whole[0] + 20
+        visitor.look()
+        region.press("Escape")
+        assert viewed(axis) == whole and not box.is_visible()
+
+        region.locator("svg.axis .c0").first.focus()
+        assert box.inner_text().startswith("forward, micro-batch 0")
+        for key, words in (("ArrowRight", "micro-batch 1"), ("ArrowDown", "forward"), ("ArrowUp", "micro-batch"), ("End", "")):
+            tab.keyboard.press(key)
+            assert words in box.inner_text()
+        tab.keyboard.press("Escape")
+        assert not box.is_visible()
+
+        memory = tab.get_by_role("group", name=re.compile("Look closely: Memory"))
+        memory.get_by_role("button", name="Larger").click()
+        assert memory.get_by_text("GiB").is_visible()
+        memory.get_by_role("button", name="All", exact=True).click()
+        assert not memory.get_by_text("GiB").is_visible()
+        assert visitor.wrong == []
+
+
+def viewed(axis: Any) -> list[float]:
+    return [float(each) for each in axis.get_attribute("viewBox").split()]

@@ -170,7 +170,168 @@ function followJob(place) {
   listen();
 }
 
+// Drawings: the words of a mark stand beside the pointer or the focus, and bars are shown larger along their axis.
+
+/** Nothing is shown larger than this share of an axis: beyond, the two decimals of the server's places show. */
+const SMALLEST = 1 / 256;
+const MARKS = "rect, circle, path, polyline";
+const box = make("div", { class: "box", role: "tooltip", hidden: "" });
+
+/** Return the words of a mark, "" without; the browser's own box for them, which comes late, is kept from coming too. */
+function wordsOf(mark) {
+  const title = [...mark.children].find((each) => each.tagName === "title");
+  if (title) {
+    mark.setAttribute("role", "img");
+    mark.setAttribute("aria-label", title.textContent);
+    title.remove();
+  }
+  return mark.getAttribute("aria-label") ?? "";
+}
+
+function showBox(mark, x, y) {
+  box.textContent = mark.matches(MARKS) ? wordsOf(mark) : "";
+  box.hidden = !box.textContent;
+  box.style.left = `${Math.max(0, Math.min(x + 12, innerWidth - box.offsetWidth - 12))}px`;
+  box.style.top = `${y + 16 + box.offsetHeight > innerHeight ? y - box.offsetHeight - 8 : y + 16}px`;
+}
+
+/** Marks are read by arrows, from one place in the order of Tab: a drawing has thousands. */
+function addWords(svg) {
+  wordsOf(svg);
+  svg.setAttribute("role", "group");
+  const point = (event) => showBox(event.target, event.clientX, event.clientY);
+  svg.addEventListener("pointermove", point);
+  svg.addEventListener("pointerdown", point);
+  svg.addEventListener("pointerleave", (event) => (box.hidden ||= event.pointerType === "mouse"));
+  svg.addEventListener("focusout", () => (box.hidden = true));
+  svg.addEventListener("focusin", ({ target }) => {
+    const mark = target.matches(MARKS) ? target : target.querySelector(MARKS);
+    const place = mark.getBoundingClientRect();
+    showBox(mark, place.left + place.width / 2, place.bottom - 12);
+  });
+  // Links are in the order of Tab already.
+  const marks = [...svg.querySelectorAll("title")].map((title) => title.parentNode).filter((mark) => mark.matches(MARKS));
+  if (svg.querySelector("a") || !marks.length) return;
+  marks[0].tabIndex = 0;
+  marks[0].setAttribute("role", "img");
+  svg.addEventListener("keydown", (event) => {
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 1, ArrowUp: -1 };
+    const from = marks.indexOf(event.target);
+    const step = steps[event.key];
+    if (!step || from < 0) return;
+    const isRow = event.key === "ArrowDown" || event.key === "ArrowUp";
+    const next = isRow ? inNextRow(marks, event.target, step) : marks[from + step];
+    event.preventDefault();
+    event.stopPropagation();
+    if (!next) return;
+    event.target.removeAttribute("tabindex");
+    wordsOf(next);
+    next.tabIndex = 0;
+    svg.dispatchEvent(new CustomEvent("reach", { detail: next.getBBox() }));
+    next.focus();
+  });
+}
+
+/** Return the nearest mark above or below, in the nearest row that has one. */
+function inNextRow(marks, mark, step) {
+  const middle = ({ x, y, width, height }) => [x + width / 2, y + height / 2];
+  const [x, y] = middle(mark.getBBox());
+  const places = marks.map((each) => [each, ...middle(each.getBBox())]).filter((each) => step * (each[2] - y) > 1);
+  const nearest = Math.min(...places.map((each) => Math.abs(each[2] - y)));
+  const row = places.filter((each) => Math.abs(Math.abs(each[2] - y) - nearest) < 1);
+  return row.sort((a, b) => Math.abs(a[1] - x) - Math.abs(b[1] - x))[0]?.[0];
+}
+
+/** Show a part of an axis: by buttons, + and -, pinching, the wheel with Ctrl (or after a click), dragging; Escape shows all. */
+function addAxis(region, svg, axis) {
+  const whole = axis.viewBox.baseVal;
+  const all = { x: whole.x, y: whole.y, width: whole.width, height: whole.height };
+  const [start, end] = [Number(axis.dataset.start), Number(axis.dataset.end)];
+  const said = make("output");
+  let view = { x: all.x, width: all.width };
+
+  function show(x, wanted) {
+    const width = Math.min(all.width, Math.max(all.width * SMALLEST, wanted));
+    view = { x: Math.min(all.x + all.width - width, Math.max(all.x, x)), width };
+    axis.setAttribute("viewBox", `${view.x} ${all.y} ${width} ${all.height}`);
+    const at = (place) => (start + ((place - all.x) / all.width) * (end - start)).toPrecision(4);
+    said.textContent = width < all.width ? `${at(view.x)} to ${at(view.x + width)} ${axis.dataset.unit}` : "";
+    svg.classList.toggle("closer", width < all.width);
+  }
+  const scale = () => svg.viewBox.baseVal.width / svg.getBoundingClientRect().width;
+  const placeOf = (clientX) => {
+    const units = (clientX - svg.getBoundingClientRect().left) * scale() - axis.x.baseVal.value;
+    return view.x + (units / all.width) * view.width;
+  };
+  const zoom = (factor, at = view.x + view.width / 2) => show(at - (at - view.x) * factor, view.width * factor);
+  const pan = (share) => show(view.x + share * view.width, view.width);
+
+  const ways = { "+": ["Larger", () => zoom(1 / 2)], "\u2212": ["Smaller", () => zoom(2)], All: ["All", () => show(all.x, all.width)] };
+  const buttons = Object.entries(ways).map(([sign, [name, way]]) => {
+    const button = make("button", { type: "button", "aria-label": name }, sign);
+    button.addEventListener("click", way);
+    return button;
+  });
+  const name = `Look closely: ${region.getAttribute("aria-label")}`;
+  const hint = make("span", { class: "quiet" }, "+ and -, Ctrl and wheel, drag; Escape shows all");
+  const tools = make("div", { class: "tools", role: "group", "aria-label": name }, ...buttons, said, hint);
+  region.before(tools);
+  show(view.x, view.width);
+
+  function press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const isCloser = view.width < all.width;
+    const keys = { "+": () => zoom(1 / 2), "=": () => zoom(1 / 2), "-": () => zoom(2), Escape: () => show(all.x, all.width) };
+    if (isCloser) Object.assign(keys, { ArrowLeft: () => pan(-1 / 4), ArrowRight: () => pan(1 / 4) });
+    if (!(event.key in keys)) return;
+    keys[event.key]();
+    event.preventDefault();
+  }
+  for (const each of [tools, region]) each.addEventListener("keydown", press);
+  svg.addEventListener("reach", ({ detail }) => {
+    if (detail.x < view.x || detail.x > view.x + view.width) show(detail.x + (detail.width - view.width) / 2, view.width);
+  });
+
+  svg.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !region.contains(document.activeElement)) return;
+    if (event.deltaY >= 0 && view.width >= all.width && !event.ctrlKey) return;
+    event.preventDefault();
+    zoom(2 ** (Math.max(-100, Math.min(100, event.deltaY)) / 200), placeOf(event.clientX));
+  }, { passive: false });
+
+  const fingers = new Map();
+  svg.addEventListener("pointerdown", (event) => fingers.set(event.pointerId, event.clientX));
+  for (const end of ["pointerup", "pointercancel"]) addEventListener(end, (event) => fingers.delete(event.pointerId));
+  addEventListener("pointermove", (event) => {
+    if (!fingers.has(event.pointerId)) return;
+    const before = [...fingers.values()];
+    fingers.set(event.pointerId, event.clientX);
+    const after = [...fingers.values()];
+    if (after.length > 1) {
+      const apart = ([a, b]) => Math.max(1, Math.abs(a - b));
+      zoom(apart(before) / apart(after), placeOf((after[0] + after[1]) / 2));
+    } else {
+      show(view.x + ((before[0] - after[0]) * scale() * view.width) / all.width, view.width);
+    }
+  });
+}
+
+function addToDrawings() {
+  const hide = () => (box.hidden = true);
+  document.body.append(box);
+  document.addEventListener("pointerdown", hide, { capture: true });
+  document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
+  for (const region of document.querySelectorAll(".wide")) {
+    const svg = region.querySelector("svg");
+    if (!svg) continue;
+    addWords(svg);
+    const axis = svg.querySelector("svg.axis");
+    if (axis) addAxis(region, svg, axis);
+  }
+}
+
 // A page that the browser asks for again would lose what its reader sorted and typed.
 if (!document.querySelector("meta[http-equiv=refresh]")) addToTables();
 addCopying();
+addToDrawings();
 for (const place of document.querySelectorAll("[data-events]")) followJob(place);
