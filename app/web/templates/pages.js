@@ -116,7 +116,7 @@ function drawCourse(figure, points) {
   const last = points.at(-1).at;
   const y = (value) => (high > low ? 5 + (90 * (high - value)) / (high - low) : 50);
   const x = (at) => (100 * at) / last;
-  const svg = shape("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": "Best and bound" });
+  const svg = shape("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img", "aria-label": "Progress" });
   for (const name of ["best", "bound"]) {
     const steps = points.filter((each) => each[name] !== null).map((each) => [x(each.at), y(each[name])]);
     // A value holds until the next one comes.
@@ -242,7 +242,7 @@ function inNextRow(marks, mark, step) {
   return row.sort((a, b) => Math.abs(a[1] - x) - Math.abs(b[1] - x))[0]?.[0];
 }
 
-/** Show a part of an axis: by buttons, + and -, pinching, the wheel with Ctrl (or after a click), dragging; Escape shows all. */
+/** Show a part of an axis: by buttons, + and -, pinching, the wheel with Ctrl or in focus, dragging; Escape shows all. */
 function addAxis(region, svg, axis) {
   const whole = axis.viewBox.baseVal;
   const all = { x: whole.x, y: whole.y, width: whole.width, height: whole.height };
@@ -266,8 +266,12 @@ function addAxis(region, svg, axis) {
   const zoom = (factor, at = view.x + view.width / 2) => show(at - (at - view.x) * factor, view.width * factor);
   const pan = (share) => show(view.x + share * view.width, view.width);
 
-  const ways = { "+": ["Larger", () => zoom(1 / 2)], "\u2212": ["Smaller", () => zoom(2)], All: ["All", () => show(all.x, all.width)] };
-  const buttons = Object.entries(ways).map(([sign, [name, way]]) => {
+  const ways = [
+    ["+", "Larger", () => zoom(1 / 2)],
+    ["\u2212", "Smaller", () => zoom(2)],
+    ["All", "All", () => show(all.x, all.width)],
+  ];
+  const buttons = ways.map(([sign, name, way]) => {
     const button = make("button", { type: "button", "aria-label": name }, sign);
     button.addEventListener("click", way);
     return button;
