@@ -9,9 +9,10 @@ from meshwright.app.base.figures import gib, memory_kinds, percent, seconds, sig
 from meshwright.app.pictures.charts import Axis, AxisStart, ChartSeries, Limit, Point, bar_rows, line_chart
 from meshwright.app.pictures.rank_map import MOST_DEVICES, devices_drawing
 from meshwright.app.pictures.step_timeline import PassWork, StageTimeline, TimelineSlice, no_timeline, step_timeline
-from meshwright.app.pictures.svg import LEFT, WIDTH, drawing, legend, rectangle, words
+from meshwright.app.pictures.svg import BARS, LEFT, WIDTH, along_axis, drawing, legend, rectangle, words
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.layouts import ByGroup, OfWorkers, Stagewise, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest, Interactivity, Plan
 from meshwright.solver.answer.predicted import TimeBreakdown
@@ -25,7 +26,6 @@ MOST_ROWS = 32
 MOST_SLICES = 6000
 """Slices that a drawing shows: about 0.7 MB."""
 _ROW = 24
-_BARS = WIDTH - LEFT - 110
 _LOOKS = {work: f"c{index}" for index, work in enumerate(PassWork)}
 
 
@@ -41,19 +41,21 @@ def timeline_drawing(answered: AnsweredRequest, window: tuple[float, float] = (0
     start, width = window
     from_s, asked_s = start * timeline.end_s, (start + width) * timeline.end_s
     until_s = _shown_until(stages, from_s, asked_s)
-    scale = _BARS / max(until_s - from_s, 1e-12)
-    parts = []
+    scale = BARS / max(until_s - from_s, 1e-12)
+    parts: list[str] = []
+    bars: list[str] = []
     for row, stage in enumerate(stages):
         name = f"{stage.group} {stage.number}" if stage.group else f"stage {stage.number}"
-        parts += [words(0, row * _ROW + 17, name), rectangle(LEFT, row * _ROW + 3, _BARS, _ROW - 6, look="free")]
+        parts.append(words(0, row * _ROW + 17, name))
+        bars.append(rectangle(LEFT, row * _ROW + 3, BARS, _ROW - 6, look="free"))
         for each in _between(stage, from_s, until_s):
             batch = "" if each.microbatch is None else f", micro-batch {each.microbatch}"
             hint = f"{each.work.value}{batch}: {seconds(each.end_s - each.start_s)}"
             start_s, end_s = max(each.start_s, from_s), min(each.end_s, until_s)
-            width = (end_s - start_s) * scale
-            place = (LEFT + (start_s - from_s) * scale, row * _ROW + 3)
-            parts.append(rectangle(*place, max(0.3, width - 0.4), _ROW - 6, look=_LOOKS[each.work], hint=hint))
+            x, width = LEFT + (start_s - from_s) * scale, (end_s - start_s) * scale
+            bars.append(rectangle(x, row * _ROW + 3, width, _ROW - 6, look=_LOOKS[each.work], hint=hint))
         parts.append(words(WIDTH, row * _ROW + 17, f"{percent(stage.busy_s / timeline.step_time_s)} busy", end=True))
+    parts.append(along_axis(len(stages) * _ROW, bars, from_s, until_s, "s"))
     y = len(stages) * _ROW + 18
     is_whole = from_s <= 0.0 and until_s >= timeline.end_s
     left_out = [timeline.left_out] if timeline.left_out else []
@@ -87,20 +89,23 @@ def memory_drawing(answered: AnsweredRequest) -> str:
     p95_bytes = None if predicted is None else predicted.peak_memory_p95_bytes
     fullest = max(stage.memory.total_bytes for stage in shown)
     largest = max(p95_bytes or 0.0, *(max(stage.memory.total_bytes, stage.memory.capacity_bytes) for stage in shown))
-    scale, parts = _BARS / largest, []
+    scale = BARS / largest
+    parts: list[str] = []
+    bars: list[str] = []
     for row, stage in enumerate(shown):
         memory, x = stage.memory, float(LEFT)
         parts.append(words(0, row * _ROW + 17, f"stage {row}"))
-        parts.append(rectangle(LEFT, row * _ROW + 3, memory.capacity_bytes * scale, _ROW - 6, look="free"))
+        bars.append(rectangle(LEFT, row * _ROW + 3, memory.capacity_bytes * scale, _ROW - 6, look="free"))
         for index, (name, amount) in enumerate(memory_kinds(memory)):
             if amount > 0:
                 hint = f"{name}: {gib(amount)}"
-                parts.append(rectangle(x, row * _ROW + 3, amount * scale, _ROW - 6, look=f"c{index}", hint=hint))
+                bars.append(rectangle(x, row * _ROW + 3, amount * scale, _ROW - 6, look=f"c{index}", hint=hint))
                 x += amount * scale
         if p95_bytes is not None and memory.total_bytes >= fullest * (1 - 1e-9):
             hint = f"one run of 20 takes more than {gib(p95_bytes)}"
-            parts.append(rectangle(LEFT + p95_bytes * scale - 1, row * _ROW + 1, 2, _ROW - 2, look="mark", hint=hint))
+            bars.append(rectangle(LEFT + p95_bytes * scale, row * _ROW + 1, 0.01, _ROW - 2, look="mark", hint=hint))
         parts.append(words(WIDTH, row * _ROW + 17, f"{gib(memory.total_bytes)}, {_fullness(memory)}", end=True))
+    parts.append(along_axis(len(shown) * _ROW, bars, 0.0, largest / GIB, "GiB"))
     y = len(shown) * _ROW + 18
     said = f"Of {gib(shown[0].memory.capacity_bytes)} that may be used"
     said += "" if p95_bytes is None else f"; the mark is what one run of 20 exceeds, {gib(p95_bytes)}"

@@ -12,6 +12,8 @@ WIDTH = 960
 """Units of a drawing's width; a page scales them to its own."""
 LEFT = 150
 """Units left of a drawing's bars, for their names."""
+BARS = WIDTH - LEFT - 110
+"""Units of a drawing's bars; their figures stand right of them."""
 
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#1f2328}"
@@ -20,6 +22,8 @@ _STYLE = (
     ".s0{fill:#8883}.s1{fill:#3b78c355}.s2{fill:#3b78c388}.s3{fill:#3b78c3bb}.s4{fill:#3b78c3}"
     ".line{fill:none;stroke:#3b78c3;stroke-width:2}.second{stroke:#d1783c}.third{stroke:#4b9b5f}.limit{stroke:#b94a5a;"
     "stroke-dasharray:5 4}.grid{stroke:#8884;fill:none}.band{fill:#3b78c333}"
+    ".axis rect{stroke:#fff8;stroke-width:.4;vector-effect:non-scaling-stroke}.axis .free{stroke:none}"
+    ".axis .mark{stroke:#cf222e;stroke-width:2}"
     "@media(prefers-color-scheme:dark){text{fill:#e6edf3}}.on{fill:#fff;pointer-events:none}"
 )
 
@@ -51,6 +55,15 @@ def rectangle(x: float, y: float, width: float, height: float, *, look: str, hin
     """Return a rectangle; its hint is shown under the pointer."""
     named = f"<title>{html_text(hint)}</title>" if hint else ""
     return f'<rect class="{look}" x="{x:.2f}" y="{y:.1f}" width="{width:.2f}" height="{height:.1f}">{named}</rect>'
+
+
+def along_axis(height: float, bars: Sequence[str], start: float, end: float, unit: str) -> str:
+    """Return bars in a drawing of their own, from ``start`` to ``end`` of an axis: a page's script shows a part of it larger.
+
+    Their width may be any: only lines keep theirs.
+    """
+    place = f'x="{LEFT}" y="0" width="{BARS}" height="{height}" viewBox="{LEFT} 0 {BARS} {height}" preserveAspectRatio="none"'
+    return f'<svg class="axis" {place} data-start="{start:.9g}" data-end="{end:.9g}" data-unit="{unit}">{"".join(bars)}</svg>'
 
 
 def circle(x: float, y: float, *, look: str, hint: str) -> str:

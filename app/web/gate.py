@@ -75,10 +75,10 @@ class RequestGate:
             self._callers.take(f"{principal.tenant}/{principal.name}")
         return principal
 
-    async def is_admitted(self, request: Request) -> bool:
+    async def is_admitted(self, request: Request, shown: str | None = None) -> bool:
         """Return True unless the caller of a request that was admitted would be refused now: a key may have been revoked."""
         try:
-            await self._authenticator.caller(request.headers.get("authorization"))
+            await self._authenticator.caller(shown or request.headers.get("authorization"))
         except AuthenticationError:
             return False
         except MeshwrightError:

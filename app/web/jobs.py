@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -140,29 +140,42 @@ async def follow_job(
     A caller that was cut off and says which event came last is sent what is newer, and nothing twice.
     """
     job = await asyncio.to_thread(find_job, request.app.state.engine, caller, job_id)
+    return followed(request, caller, job, lambda job: job_document(job).model_dump_json(), last_event_id)
+
+
+def followed(
+    request: Request,
+    caller: Principal,
+    job: Job,
+    json_of: Callable[[Job], str],
+    last_event_id: str | None,
+    shown: str | None = None,
+) -> Response:
+    """Return the stream of a job's changes, each in one line of ``json_of``; 204 where its reader has the last one.
+
+    ``shown`` is what the caller shows where that is not in the header, as for ``RequestGate.admit``.
+    """
+
+    def event(job: Job) -> str:
+        return f"event: job\nid: {job.revision}\ndata: {json_of(job)}\n\n"
+
+    async def events(job: Job) -> AsyncIterator[str]:
+        watcher: JobWatcher = request.app.state.watcher
+        gate: RequestGate = request.app.state.gate
+        # A comment where the caller has this event already: a stream that begins tells that it is there.
+        yield ": nothing new\n\n" if is_known else event(job)
+        while not job.status.is_final:
+            changed = await watcher.change(caller.tenant, job, within_s=KEEP_ALIVE_S)
+            if not await gate.is_admitted(request, shown):
+                return  # Its key was revoked, or its token has ended.
+            # A comment keeps proxies from closing a connection on which nothing happens.
+            yield ": nothing new\n\n" if changed is None else event(changed)
+            job = changed or job
+
     is_known = last_event_id == str(job.revision)
     if is_known and job.status.is_final:
         return Response(status_code=204)
-    events = _events(request, caller, job, is_known=is_known)
-    return StreamingResponse(events, media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
-
-
-async def _events(request: Request, caller: Principal, job: Job, *, is_known: bool) -> AsyncIterator[str]:
-    watcher: JobWatcher = request.app.state.watcher
-    gate: RequestGate = request.app.state.gate
-    # A comment where the caller has this event already: a stream that begins tells that it is there.
-    yield ": nothing new\n\n" if is_known else _event(job)
-    while not job.status.is_final:
-        changed = await watcher.change(caller.tenant, job, within_s=KEEP_ALIVE_S)
-        if not await gate.is_admitted(request):
-            return  # Its key was revoked, or its token has ended.
-        # A comment keeps proxies from closing a connection on which nothing happens.
-        yield ": nothing new\n\n" if changed is None else _event(changed)
-        job = changed or job
-
-
-def _event(job: Job) -> str:
-    return f"event: job\nid: {job.revision}\ndata: {job_document(job).model_dump_json()}\n\n"
+    return StreamingResponse(events(job), media_type=EVENT_STREAM, headers={"cache-control": "no-store"})
 
 
 def _made_plan(engine: Engine, caller: Principal, job: Job) -> str:

@@ -151,7 +151,7 @@ print(len(meshwright.model_names()), len(meshwright.node_names()), len(calibrati
 
 @pytest.mark.slow
 def test_the_wheel_and_the_source_archive_hold_every_module_and_data_file(wheel: Path, source: Path, tmp_path: Path) -> None:
-    kept = {".py", ".json", ".csv", ".typed", ".html", ".css"}
+    kept = {".py", ".json", ".csv", ".typed", ".html", ".css", ".js"}
     expected = {f"meshwright/{path.relative_to(source)}" for floor in FLOORS for path in (source / floor).rglob("*.*")}
     expected |= {str(path.relative_to(source)) for path in (source / "meshwright").glob("*.*")}
     expected = {name for name in expected if Path(name).suffix in kept}

@@ -25,6 +25,9 @@ FOLDERS = (APP / "web" / "templates", APP / "pictures" / "templates")
 FILES = sorted(path for folder in FOLDERS for path in folder.iterdir())
 TEMPLATES = Templates(*FOLDERS)
 
+OWN = {"style": "/pages.css", "script": "/pages.js", "events": None}
+FRAME_SCRIPT = '<script src="/pages.js" defer></script>'
+
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -108,7 +111,7 @@ def values_of(x: str) -> Mapping[str, dict[str, Any]]:
         "error.html": {"title": x, "lines": [x]},
         "file.html": {"view": view},
         "instead.html": {"plan": Hyperlink(x, x), "digest": x, "name": x, "facts": [(x, row)]},
-        "job.html": {"job": job, "figures": [x]},
+        "job.html": {"job": job, "figures": [x], "events": x},
         "launch.html": {
             "plan": Hyperlink(x, x),
             "digest": x,
@@ -180,7 +183,7 @@ class Elements(HTMLParser):
 
 
 def shown(name: str, word: str) -> str:
-    return TEMPLATES.render(name.split()[0], is_signed_in=True, refresh_s=2, **values_of(word)[name])
+    return TEMPLATES.render(name.split()[0], is_signed_in=True, refresh_s=2, **(OWN | values_of(word)[name]))
 
 
 def test_every_page_is_rendered_here() -> None:
@@ -193,24 +196,28 @@ def test_every_page_is_rendered_here() -> None:
 def test_a_value_is_text_whatever_it_holds(name: str, word: str) -> None:
     text = shown(name, word)
     assert Elements(text).found == Elements(shown(name, "good")).found
-    assert "<script" not in text and "49" not in text and not HIDDEN.search(text.replace("\n", ""))
+    assert (
+        text.count("<script") == text.count(FRAME_SCRIPT) <= 1
+        and "49" not in text
+        and not HIDDEN.search(text.replace("\n", ""))
+    )
     assert xml_line(word) in unescape(text) or not values_of(word)[name]
 
 
 def test_only_what_is_marked_as_markup_is_taken_as_it_is() -> None:
     values = {"plan": Hyperlink("/", "p"), "ways": ()}
     for drawing, expected in ((Markup("<svg></svg>"), "<svg></svg>"), ("<svg></svg>", "&lt;svg&gt;&lt;/svg&gt;")):
-        assert expected in TEMPLATES.render("step.html", is_signed_in=False, refresh_s=None, drawing=drawing, **values)
+        assert expected in TEMPLATES.render("step.html", is_signed_in=False, refresh_s=None, **OWN, drawing=drawing, **values)
 
 
 def test_a_value_that_a_module_forgets_is_an_error() -> None:
     with pytest.raises(UndefinedError):
-        TEMPLATES.render("error.html", is_signed_in=False, refresh_s=None, title="x")
+        TEMPLATES.render("error.html", is_signed_in=False, refresh_s=None, **OWN, title="x")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_no_template_takes_a_value_as_it_is(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8").replace('<script src="{{ script }}" defer></script>', "")
     assert not re.search(r"\|\s*safe\b|autoescape|Markup|<script|\bon\w+=", text)
     assert not re.search(r"=\s*{{", text), "attributes are quoted"
 
@@ -231,3 +238,14 @@ def test_no_module_of_a_page_quotes_or_writes_tags(path: Path) -> None:
 def test_markup_is_made_where_its_parts_are_quoted() -> None:
     makers = {path.relative_to(APP).as_posix() for path in APP.rglob("*.py") if "Markup(" in path.read_text(encoding="utf-8")}
     assert makers == {"base/templates.py", "pictures/svg.py"}
+
+
+MARKUP_OF_WORDS = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|createContextualFragment|DOMParser|document\.write|srcdoc|\beval\b|\bFunction\b"
+    r"|set(Timeout|Interval)\(\s*[\"'`]|\bimport\b|https?://(?!www\.w3\.org/2000/svg)"
+)
+
+
+def test_the_script_makes_text_of_words_and_asks_nobody_else() -> None:
+    text = (APP / "web" / "templates" / "pages.js").read_text(encoding="utf-8")
+    assert not MARKUP_OF_WORDS.search(text)

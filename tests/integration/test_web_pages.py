@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,13 +18,15 @@ from meshwright.app.base.quoting import HIDDEN
 from meshwright.app.base.settings import Auth, Settings
 from meshwright.app.base.solving import OnBeat, ignore_beat
 from meshwright.app.edge.first_visit import FirstVisit
-from meshwright.app.edge.keys import KeyWish, create_key
+from meshwright.app.edge.keys import KeyWish, create_key, revoke_key
 from meshwright.app.store.engine import open_engine
 from meshwright.app.store.principal import Scope
 from meshwright.app.store.security import KeyRepository, prefix_of
 from meshwright.app.web.main import create_app
+from meshwright.app.web.pages.layout import SCRIPT, STYLE
 from meshwright.app.web.pages.routes import COOKIE, MAX_FORM_BYTES
 from meshwright.solver.answer.plan import Plan
+from meshwright.solver.control import Progress
 from meshwright.solver.problem.request import PlanRequest
 from tests.attacks.names import PIECES
 from tests.integration.web_pages import Page, safe
@@ -222,3 +227,50 @@ def test_tenants_see_their_own_plans(guarded: tuple[httpx.Client, Settings]) -> 
     assert digest in safe(client.get("/", headers=mine))
     assert digest not in safe(client.get("/", headers=other))
     safe(client.get(f"/plans/{digest}", headers=other), 404)
+
+
+def test_the_files_of_pages_are_kept_until_they_change(client: httpx.Client) -> None:
+    for file, media_type in ((STYLE, "text/css"), (SCRIPT, "text/javascript")):
+        answer = client.get(file.place)
+        assert answer.headers["content-type"] == f"{media_type}; charset=utf-8"
+        assert answer.headers["cache-control"] == "max-age=31536000, immutable" and answer.headers["x-content-type-options"]
+        # Another replica's version is answered, and kept by nobody.
+        assert client.get(f"{file.place}0").headers["cache-control"] == "no-store"
+        assert file.place in safe(client.get("/sign-in"))
+
+
+def test_a_job_is_followed_with_the_cookie_of_its_page(guarded: tuple[httpx.Client, Settings]) -> None:
+    client, settings = guarded
+    both = (Scope.PLANS_READ, Scope.PLANS_WRITE)
+    key = key_of(settings, *both)
+    job = client.post("/new", data=TRAINING, headers={"authorization": f"Bearer {key}"}).headers["location"]
+    assert client.get(f"{job}/events").headers["location"] == "/sign-in"
+    client.post("/sign-in", data={"key": key_of(settings, *both, tenant="other")})
+    safe(client.get(f"{job}/events"), 404)
+    client.cookies.clear()
+    client.post("/sign-in", data={"key": key})
+    answer = client.get(f"{job}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-store"
+    *_, last = re.findall(r"id: (.+)\ndata: (.+)", answer.text)
+    assert json.loads(last[1]) | {"status": "succeeded", "is_final": True} == json.loads(last[1])
+    assert client.get(f"{job}/events", headers={"last-event-id": last[0]}).status_code == 204
+
+
+def test_a_key_that_ends_ends_the_stream_of_its_page(settings: Settings) -> None:
+    gate = threading.Event()
+    required = replace(settings, auth=Auth.REQUIRED)
+    solver = FakeSolver(gate=gate)
+    with running_service(required, solver) as client:
+        key = key_of(settings, Scope.PLANS_READ, Scope.PLANS_WRITE)
+        client.post("/sign-in", data={"key": key})
+        job = client.post("/new", data=TRAINING).headers["location"]
+        page = safe(client.get(job))
+        assert f'data-events="{job}/events"' in page and '<noscript><meta http-equiv="refresh" content="2"></noscript>' in page
+        with client.stream("GET", f"{job}/events") as answer:
+            lines = answer.iter_lines()
+            assert next(lines) == "event: job"
+            revoke_key(KeyRepository(open_engine(settings.database_url)), prefix_of(key) or "", tenant="acme")
+            solver.progress = Progress(1, 2, note="on")
+            assert not any("succeeded" in line for line in lines)
+        gate.set()

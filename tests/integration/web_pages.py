@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from html.parser import HTMLParser
 
 import httpx
+
+from meshwright.app.web.pages.layout import SCRIPT
 
 
 class Page(HTMLParser):
@@ -25,12 +28,21 @@ class Page(HTMLParser):
 
 
 def safe(answer: httpx.Response, status: int = 200) -> str:
-    """The text of a page, its headers checked: no script, nothing from elsewhere."""
+    """The text of a page, its headers checked: no script but the service's own, nothing from elsewhere."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    policy = answer.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'") and "script-src" not in policy
+    check_policy(answer)
     assert answer.headers["x-content-type-options"] == "nosniff"
     page = Page(answer.text)
-    assert not page.tags["script"] and all(place.startswith("/") for place in page.places), page.places
+    assert all(place.startswith("/") for place in page.places), page.places
     return answer.text
+
+
+def check_policy(answer: httpx.Response) -> None:
+    """Check that a page has one script, the service's file, and a policy that lets in no other and no markup of words."""
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert policy[:2] == ["default-src 'none'", "script-src 'self'"] and "trusted-types 'none'" in policy
+    assert [each for each in policy if each.startswith("connect-src")] == ["connect-src 'self'"] * (
+        "data-events" in answer.text
+    )
+    assert re.findall(r"<script[^>]*>", answer.text) == [f'<script src="{SCRIPT.place}" defer>']

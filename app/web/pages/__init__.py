@@ -1,1 +1,1 @@
-"""Pages of the service for a browser: plans, one plan, a request builder, a job. No script; their HTML is in templates."""
+"""Pages of the service for a browser: plans, one plan, a request builder, a job. HTML and script are in templates."""

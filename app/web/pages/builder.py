@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import BaseModel
 from sqlalchemy import Engine
 
+from meshwright.app.base.quoting import readable
 from meshwright.app.edge.observability import ANSWERS, current_parent
 from meshwright.app.pictures.asked import article
 from meshwright.app.requests.model_words import model_of_catalogue
@@ -19,15 +21,15 @@ from meshwright.app.service.desk import WORKER_ALIVE_S, JobDesk
 from meshwright.app.service.planning import Call, PlanService, Submission, Wanted
 from meshwright.app.store.engine import read_soon
 from meshwright.app.store.fleet import RegisteredKind, RegisteredRepository
-from meshwright.app.store.jobs import JobKind, JobStatus
+from meshwright.app.store.jobs import Job, JobKind, JobStatus
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.writes import Writes
 from meshwright.app.web.children import drawn_by_child
-from meshwright.app.web.jobs import find_job
+from meshwright.app.web.jobs import find_job, followed
 from meshwright.app.web.pages.layout import HEADERS, render
-from meshwright.app.web.pages.routes import MOST_OFFERED, PageReader, PageRoute, PageWriter, form_of
+from meshwright.app.web.pages.routes import MOST_OFFERED, PageReader, PageRoute, PageWriter, form_of, shown_by
 from meshwright.app.web.preferences import urgency_of
-from meshwright.app.web.schemas import JobDocument, job_document
+from meshwright.app.web.schemas import JobDocument, JobProgress, job_document
 from meshwright.costmodels.errors import InvalidInputError
 
 # A request of a page, planned: the stored plan, or the job that makes it.
@@ -87,8 +89,38 @@ async def show_job(request: Request, caller: PageReader, job_id: str) -> Respons
     if job.status is JobStatus.QUEUED:
         queue = await asyncio.to_thread(JobDesk(request.app.state.engine).state, worker_alive_s=WORKER_ALIVE_S)
         workers = queue.workers
-    again = None if job.status.is_final else LOOK_AGAIN_S
-    return render(request, "job.html", refresh_s=again, job=document, figures=_figures(document), workers=workers)
+    again, events = (None, None) if job.status.is_final else (LOOK_AGAIN_S, f"/jobs/{job_id}/events")
+    figures = _figures(document)
+    return render(request, "job.html", refresh_s=again, events=events, job=document, figures=figures, workers=workers)
+
+
+@router.get("/jobs/{job_id}/events")
+async def follow(
+    request: Request, caller: PageReader, job_id: str, last_event_id: Annotated[str | None, Header(max_length=40)] = None
+) -> Response:
+    """The job now and at every change until it is final, as its page shows it."""
+    job = await asyncio.to_thread(find_job, request.app.state.engine, caller, job_id)
+    return followed(request, caller, job, _moment, last_event_id, shown_by(request))
+
+
+class JobMoment(BaseModel):
+    """What the script shows of a job: the words of its page, and the progress that is drawn."""
+
+    status: JobStatus
+    is_final: bool
+    note: str | None
+    figures: list[str]
+    progress: JobProgress | None
+
+
+def _moment(job: Job) -> str:
+    document = job_document(job)
+    progress = document.progress
+    note = None if progress is None else readable(progress.note)
+    moment = JobMoment(
+        status=job.status, is_final=job.status.is_final, note=note, figures=_figures(document), progress=progress
+    )
+    return moment.model_dump_json()
 
 
 def _document(given: dict[str, str]) -> dict[str, Any]:

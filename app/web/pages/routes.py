@@ -71,13 +71,18 @@ def page_caller(scope: Scope) -> Callable[[Request], Awaitable[Principal]]:
 
     async def caller(request: Request) -> Principal:
         gate: RequestGate = request.app.state.gate
-        key = request.cookies.get(COOKIE)
-        principal = await gate.admit(request, shown=None if key is None else f"Bearer {key}")
+        principal = await gate.admit(request, shown=shown_by(request))
         request.state.principal = principal
         principal.demand(scope)
         return principal
 
     return caller
+
+
+def shown_by(request: Request) -> str | None:
+    """Return what the caller of a page shows in its cookie; None without one."""
+    key = request.cookies.get(COOKIE)
+    return None if key is None else f"Bearer {key}"
 
 
 PageReader = Annotated[Principal, Depends(page_caller(Scope.PLANS_READ))]

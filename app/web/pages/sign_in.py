@@ -5,22 +5,28 @@ from __future__ import annotations
 import asyncio
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import PlainTextResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 
 from meshwright.app.base.errors import AuthenticationError
 from meshwright.app.edge.first_visit import PATH, FirstVisit
 from meshwright.app.edge.loopback import is_called_by_loopback
 from meshwright.app.web.gate import RequestGate
-from meshwright.app.web.pages.layout import COOKIE, HEADERS, STYLE_SHEET, render
+from meshwright.app.web.pages.layout import COOKIE, HEADERS, SCRIPT, STYLE, render
 from meshwright.app.web.pages.routes import PageRoute, form_of
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 
 @router.get("/pages.css")
-def style_sheet() -> Response:
+def style_sheet(v: str = "") -> Response:
     """The style of all pages."""
-    return PlainTextResponse(STYLE_SHEET, headers=HEADERS | {"cache-control": "max-age=3600"}, media_type="text/css")
+    return STYLE.answer(v)
+
+
+@router.get("/pages.js")
+def script(v: str = "") -> Response:
+    """The script of all pages."""
+    return SCRIPT.answer(v)
 
 
 @router.get("/sign-in")

@@ -1,4 +1,4 @@
-"""The page of a training step, to be looked at closely: larger and smaller, earlier and later, without a script."""
+"""The page of a training step, to be looked at closely: larger and smaller, earlier and later, each part drawn anew."""
 
 from __future__ import annotations
 
