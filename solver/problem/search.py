@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -442,8 +442,16 @@ LEDGER: Mapping[str, LedgerEntry] = ledger_of(Search)
 def restrictions_text(search: Search, forms: frozenset[Form]) -> str:
     """Return the choices of these forms that a search restricts, with the values it allows; empty where it restricts none."""
     fixed = [
-        f"{entry.choice.word} in {sorted(str(getattr(value, 'value', value)) for value in getattr(search, name))}"
+        f"{entry.choice.word} {' or '.join(_in_order(getattr(search, name)))}"
         for name, entry in LEDGER.items()
         if entry.choice.said is Said.LISTED and entry.choice.forms & forms and getattr(search, name)
     ]
     return f"; restricted to {', '.join(fixed)}" if fixed else ""
+
+
+def _in_order(values: Sequence[object]) -> list[str]:
+    """The words of values, numbers by size and all else by alphabet."""
+    numbers = [value for value in values if isinstance(value, int | float)]
+    if len(numbers) == len(values):
+        return [str(number) for number in sorted(numbers)]
+    return sorted(str(getattr(value, "value", value)) for value in values)

@@ -9,7 +9,9 @@ import pytest
 
 from meshwright.solver.answer.arrangement import _usual_at
 from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, LockPlace, Part, Place, Published, Said, ledger_of
-from meshwright.solver.problem.search import LEDGER, Search
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.declared.constraints import WHOLE, FixedSharding
+from meshwright.solver.problem.search import LEDGER, Search, restrictions_text
 from meshwright.solver.serving.forms.table import space_of
 from meshwright.solver.training.report.plan_report import space_text
 from tests.support.opened_choices import opened
@@ -88,7 +90,15 @@ def test_a_training_certificate_says_every_restriction(name: str) -> None:
     request = random_request(1)
     value = opened(name, group_names=["pool"])[:1]
     said = space_text(replace(request, search=replace(Search(), **{name: value})))
-    assert f"; restricted to {LEDGER[name].choice.word} in ['{getattr(value[0], 'value', value[0])}']" in said
+    assert f"; restricted to {LEDGER[name].choice.word} {getattr(value[0], 'value', value[0])}" in said
+
+
+def test_values_of_a_restriction_stand_in_their_order() -> None:
+    both = (FixedSharding("*", WHOLE), FixedSharding("mlp", WHOLE))
+    search = Search(pp=(16, 2, 4), recompute=(Recompute.NONE, Recompute.FULL), constraints=both)
+    said = restrictions_text(search, TRAINING)
+    assert said.startswith("; restricted to pp 2 or 4 or 16, recompute full or none, constraints ")
+    assert " or " in said.partition("constraints")[2]
 
 
 @pytest.mark.parametrize("name", LISTED[SERVING])
@@ -96,4 +106,4 @@ def test_a_serving_certificate_says_every_restriction_and_no_other(name: str) ->
     request = serving_request(search=Search())
     restricted = replace(request, search=Search(**{name: (1,)}))
     assert "restricted" not in space_of(request)
-    assert space_of(restricted) == f"{space_of(request)}; restricted to {LEDGER[name].choice.word} in ['1']"
+    assert space_of(restricted) == f"{space_of(request)}; restricted to {LEDGER[name].choice.word} 1"

@@ -39,7 +39,7 @@ def test_the_checker_has_rules_for_every_form(form: type[OfWorkers]) -> None:
 
 @EVERY
 def test_the_certificate_of_every_form_says_its_restrictions(form: type[OfWorkers]) -> None:
-    assert planned(form).certificate.space.endswith("; restricted to tp in ['1', '2'], pp in ['1', '2']")
+    assert planned(form).certificate.space.endswith("; restricted to tp 1 or 2, pp 1 or 2")
 
 
 @EVERY
