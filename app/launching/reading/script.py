@@ -1,8 +1,9 @@
 """A shell script as the commands that stand in it: variables and lists that it sets are put in, and nothing is run.
 
-What is set under a condition or in a loop is left out (of a loop's own variable the first value is kept), and so is every value
-that only a shell could work out. Functions are followed where they are called, and scripts that a shell is given (``bash -c``)
-where they stand. Files that a script writes by here-documents or by ``echo`` are kept as texts.
+Of a condition whose words are known the branch is followed that a shell takes. What is set under another one or in a loop is
+left out (of a loop's own variable the first value is kept), and so is every value that only a shell could work out. Functions
+are followed where they are called, and scripts that a shell is given (``bash -c``) where they stand. Files that a script writes
+by here-documents or by ``echo`` are kept as texts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
 from meshwright.app.launching.parts.start import BatchJob, read_batch_job
+from meshwright.app.launching.reading.conditions import Block, truth_of
 from meshwright.app.launching.reading.shell_words import ASSIGNED, Quotes, Statement, Word, closing, integer_of, statements_of
 from meshwright.app.launching.reading.wrappers import container_of, script_given_to_shell, script_named
 from meshwright.costmodels.errors import InvalidInputError
@@ -24,7 +26,7 @@ MOST_WORDS = 20_000
 _DEEPEST = 8
 """Scripts in scripts, calls in functions and defaults in defaults that are followed."""
 
-_OPENING = frozenset(("if", "for", "while", "until", "case", "select"))
+_OPENING = frozenset(("for", "while", "until", "case", "select"))
 _CLOSING = frozenset(("fi", "done", "esac"))
 _BEFORE_COMMANDS = frozenset(("then", "else", "do", "elif", "exec", "time", "!", "{", "command"))
 _DECLARING = frozenset(("export", "declare", "local", "readonly", "typeset"))
@@ -128,7 +130,7 @@ class _ScriptWalk:
             raise _too_long()
 
     def _statements(self, statements: Iterable[Statement], *, is_outermost: bool) -> None:
-        depth = 0
+        blocks: list[Block] = []
         opened: str | None = None
         body: list[Statement] = []
         braces = 0
@@ -157,13 +159,39 @@ class _ScriptWalk:
                     words = words[1:]
                 else:
                     opened = None
+            self._branch(blocks, words)
+            is_left_out = any(block.taken is False for block in blocks)
+            if blocks and blocks[-1].reads and words and not is_left_out:
+                blocks[-1].tests(truth_of([self._joined(word) for word in words]), statement.operator)
             while words and words[0].plain in _BEFORE_COMMANDS:
                 words.pop(0)
-            first = words[0].plain if words else ""
-            depth = max(0, depth + (first in _OPENING) - (first in _CLOSING))
-            self._statement(words, statement, is_conditional=depth > 0)
+            if not is_left_out:
+                self._statement(words, statement, is_conditional=any(block.taken is None for block in blocks))
         if opened is not None:
             self._statements(body, is_outermost=is_outermost)
+
+    @staticmethod
+    def _branch(blocks: list[Block], words: list[Word]) -> None:
+        """Follow the words by which blocks open, turn and close; those before a command are taken off."""
+        while words:
+            match words[0].plain:
+                case "if":
+                    blocks.append(Block.of_if())
+                case "elif" if blocks:
+                    blocks[-1].asks_again()
+                case "then" if blocks:
+                    blocks[-1].begins()
+                case "else" if blocks:
+                    blocks[-1].turns()
+                case word if word in _OPENING:
+                    blocks.append(Block())
+                    return
+                case word if word in _CLOSING and blocks:
+                    blocks.pop()
+                    return
+                case _:
+                    return
+            words.pop(0)
 
     def _statement(self, words: list[Word], statement: Statement, *, is_conditional: bool) -> None:
         first = words[0].plain if words else ""

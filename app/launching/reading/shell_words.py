@@ -178,12 +178,14 @@ class Statement:
     line        the line that it begins on
     into        the file that its output goes to
     documents   texts that it reads from the script itself
+    operator    && or || where it joins the next statement, else empty
     """
 
     words: tuple[Word, ...]
     line: int
     into: Word | None = None
     documents: tuple[HereDocument, ...] = ()
+    operator: str = ""
 
 
 def statements_of(text: str) -> Iterator[Statement]:
@@ -235,9 +237,11 @@ class _Lexer:
                 yield Statement(tuple(words), line, self._into, documents)
                 words, self._into = [], None
             elif char in ";&|()":
-                self._at += 1
+                pair = self._text[self._at : self._at + 2]
+                operator = pair if pair in ("&&", "||") else ""
+                self._at += len(operator) or 1
                 # The document of a line belongs to what its output goes to, wherever that stands.
-                yield Statement(tuple(words), line, None if self._ends else self._into)
+                yield Statement(tuple(words), line, None if self._ends else self._into, operator=operator)
                 words = []
                 self._into = self._into if self._ends else None
             elif char in " \t\r":

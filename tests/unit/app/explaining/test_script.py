@@ -44,6 +44,60 @@ def test_what_stands_under_a_condition_is_left_out_and_told() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('[[ "$X" == "1" ]]', "then"),
+        ("[ $X = 1 ]", "then"),
+        ("test $X != 1", "else"),
+        ("[ -n $X ]", "then"),
+        ("[ -z $X ]", "else"),
+        ("! [ -z $X ]", "then"),
+        ("[ ! -z $X ]", "then"),
+        ("[ $X -ge 2 ]", "else"),
+        ("[ $X -lt 2 ]", "then"),
+        ("true", "then"),
+        ("false", "else"),
+        ("[ $X = 2 ] || [ $X = 1 ]", "then"),
+        ("[ $X = 2 ] || [ $X = 3 ]", "else"),
+        ("[ $X = 1 ] && [ $X = 2 ]", "else"),
+        ("[ $X = 1 ] || [ -f file ]", "then"),
+        ("[ $X = 2 ] && which a", "else"),
+        ("[ -f file ]", "before"),
+        ("[ $Y = 1 ]", "before"),
+        ("[[ $X == [0-9]* ]]", "before"),
+        ("[ $X = 1 ] && [ -f file ]", "before"),
+        ("[[ $X == 1 && $X == 1 ]]", "before"),
+        ("which a", "before"),
+    ],
+)
+def test_of_a_condition_that_is_known_one_branch_is_followed(text: str, value: str) -> None:
+    script = read_script(f"X=1\nV=before\nif {text}; then\n  V=then\nelse\n  V=else\nfi\na $V")
+    assert script.commands[-1] == ("a", value)
+    assert bool(script.notes) is (value == "before")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("a", "1"), ("b", "2"), ("c", "3"), ("$Y", "before"), ("a; KIND=$Z", "before"), ("b; false && X=9", "2")],
+)
+def test_branches_follow_one_another(kind: str, value: str) -> None:
+    asked = "if [ $KIND = a ]; then V=1; elif [ $KIND = b ]; then V=2; else V=3; fi"
+    assert commands(f"V=before; KIND={kind}; {asked}; a $V")[-1] == ["a", value]
+
+
+def test_commands_and_blocks_in_a_branch_that_is_not_taken_are_left_out() -> None:
+    text = (
+        "X=1\nif [ $X = 2 ]; then\n  for i in 1 2; do b; done\n  if true; then c; fi\nelse\n  if [ $X = 1 ]; then d; fi\nfi\na"
+    )
+    assert [words[0] for words in commands(text) if words[0] in "abcd"] == ["d", "a"]
+
+
+def test_lists_grow_in_a_branch_that_is_taken() -> None:
+    text = 'T=fp8\nL=()\nif [[ "$T" == "fp8" ]]; then\n  L+=(\n    "--f hybrid"\n  )\nfi\na ${L[@]}'
+    assert commands(text)[-1] == ["a", "--f", "hybrid"]
+
+
 @pytest.mark.parametrize("text", ["a 'b", 'a "b', "X=(a", "a $(b", "a ${b", "x" * 200_001])
 def test_scripts_that_are_not_closed(text: str) -> None:
     with pytest.raises(InvalidInputError):
