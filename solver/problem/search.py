@@ -442,7 +442,8 @@ LEDGER: Mapping[str, LedgerEntry] = ledger_of(Search)
 def restrictions_text(search: Search, forms: frozenset[Form]) -> str:
     """Return the choices of these forms that a search restricts, with the values it allows; empty where it restricts none."""
     fixed = [
-        f"{entry.choice.word} {' or '.join(_in_order(getattr(search, name)))}"
+        # All constraints hold; of other values a plan has one.
+        f"{entry.choice.word} {(' and ' if entry.choice is CONSTRAINTS else ' or ').join(_in_order(getattr(search, name)))}"
         for name, entry in LEDGER.items()
         if entry.choice.said is Said.LISTED and entry.choice.forms & forms and getattr(search, name)
     ]

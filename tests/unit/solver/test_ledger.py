@@ -98,7 +98,7 @@ def test_values_of_a_restriction_stand_in_their_order() -> None:
     search = Search(pp=(16, 2, 4), recompute=(Recompute.NONE, Recompute.FULL), constraints=both)
     said = restrictions_text(search, TRAINING)
     assert said.startswith("; restricted to pp 2 or 4 or 16, recompute full or none, constraints ")
-    assert " or " in said.partition("constraints")[2]
+    assert " and " in said.partition("constraints")[2]
 
 
 @pytest.mark.parametrize("name", LISTED[SERVING])
