@@ -38,6 +38,11 @@ def _by_choice(pattern: str, basis: str, **implementation: Any) -> RowRule:
     return _by_name(left_in, basis, implementation=StatedImplementation(**implementation))
 
 
+def _by_flag(pattern: str, basis: str, **implementation: Any) -> RowRule:
+    """The rule of rows that hold a flag of a launcher, switched on."""
+    return RowRule(basis, named=rf"{pattern} ?= ?(true|1)", implementation=StatedImplementation(**implementation))
+
+
 _OF_2022 = _profile("megatron-lm-2022")
 _UNTIL_2022 = r"\b20(1\d|2[0-2])\b|arxiv[: ]?(1\d|2[0-2])\d\d\."
 _UNGATED = {"arch": "^dense-gelu"}
@@ -157,25 +162,17 @@ _BY_CHOICE = (
     _by_choice(r"(torch\.)?compile", "compiled layers", kernels=VectorKernels.COMPILED),
     _by_choice("async(hronous)?[- _]?tp", "asynchronous tensor parallelism", tensor_overlap=TensorOverlap.SYMMETRIC_MEMORY),
     _by_choice("q?lora", "adapters", trained=TrainedWeights.ADAPTERS),
-    RowRule(
-        "the flag tp_comm_overlap",
-        named=r"tp[-_]comm[-_]overlap ?= ?(true|1)",
-        implementation=StatedImplementation(tensor_overlap=TensorOverlap.USERBUFFERS),
-    ),
-    RowRule(
-        "the flag cuda_graph",
-        named=r"cuda[-_]graphs? ?= ?(true|1)",
-        implementation=StatedImplementation(host=HostPath.CUDA_GRAPHS),
-    ),
-    RowRule(
+    _by_flag("tp[-_]comm[-_]overlap", "the flag tp_comm_overlap", tensor_overlap=TensorOverlap.USERBUFFERS),
+    _by_flag("cuda[-_]graphs?", "the flag cuda_graph", host=HostPath.CUDA_GRAPHS),
+    _by_flag(
+        "fp8[-_](dpa|dot[-_]product[-_]attention)",
         "the flag fp8_dpa (fp8_dot_product_attention)",
-        named=r"fp8[-_](dpa|dot[-_]product[-_]attention) ?= ?(true|1)",
-        implementation=StatedImplementation(attention_format=AttentionFormat.FP8),
+        attention_format=AttentionFormat.FP8,
     ),
-    RowRule(
+    _by_flag(
+        "(fp8[-_]act(ivation)?|activation[-_]func[-_]fp8[-_]input[-_]store)",
         "the flag fp8_act (activation_func_fp8_input_store)",
-        named=r"(fp8[-_]act(ivation)?|activation[-_]func[-_]fp8[-_]input[-_]store) ?= ?(true|1)",
-        implementation=StatedImplementation(gated_inputs=GatedInputs.FP8),
+        gated_inputs=GatedInputs.FP8,
     ),
     RowRule("the flag fp4", where={"precision": "fp8|bf16"}, named=r"\bfp4 ?= ?(true|1)", instead={"precision": "nvfp4"}),
 )
