@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,6 +55,7 @@ from meshwright.solver.problem.declared.constraints import WHOLE, asked_layouts,
 from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.sharding_problem.criteria_graph import CriteriaGraph
+from meshwright.solver.sharding_problem.elimination import unbeaten
 from meshwright.solver.sharding_problem.frontier import OperatorSearch
 
 # The operator-sharding problem of a block, solved exactly.
@@ -122,15 +124,9 @@ def frontier(
 
 def _undominated(points: Iterable[IntraOpPoint], n_objectives: int) -> list[IntraOpPoint]:
     """Points that no other beats or equals, sorted: sums in another order differ in their last bits."""
-    kept: list[IntraOpPoint] = []
-    for point in sorted(points, key=lambda item: (item.cost, item.choice)):
-        if not any(_no_worse(other.cost, point.cost, n_objectives) for other in kept):
-            kept.append(point)
-    return kept
-
-
-def _no_worse(cost: tuple[float, ...], other: tuple[float, ...], n_objectives: int) -> bool:
-    return all(a <= b for a, b in zip(cost[:n_objectives], other[:n_objectives], strict=True))
+    ordered = sorted(points, key=lambda item: (item.cost, item.choice))
+    kept = unbeaten(np.array([[point.cost[:n_objectives] for point in ordered]]))[0]
+    return list(itertools.compress(ordered, kept))
 
 
 class Criterion(IntEnum):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.costmodels.compiling import kept_compiled
 from meshwright.solver.control import Stop, heed, never_stop
 from meshwright.solver.sharding_problem.core import Core
 from meshwright.solver.sharding_problem.problem import IntArray
@@ -22,12 +23,6 @@ from meshwright.solver.sharding_problem.working_graph import BoolArray, FloatArr
 
 MOST_ENTRIES = 2_000_000
 """Most numbers in a table that is built; 16 MB, milliseconds to minimise."""
-
-_PAIRS_AT_ONCE = 1_000_000
-"""Pairs of costs compared in one step when cells are pruned: 1 MB."""
-
-_BLOCK = 256
-"""Labels of a cell that are compared at once with those before them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +115,7 @@ def pareto_choices(
             if final is None:
                 return None
     assert final is not None, "a problem has at least one node"
-    return [_choice(final, label, len(sizes)) for label in range(final.width)]
+    return _choices(final, len(sizes))
 
 
 def _cells(factors: Iterable[Factor], node: int, sizes: Sequence[int]) -> int:
@@ -167,11 +162,9 @@ def _undominated(labels: FloatArray, n_objectives: int) -> tuple[FloatArray, Int
         taken = labels[0].argmin(axis=-1)[..., None]
         return np.take_along_axis(labels, taken[None], axis=-1), taken
     cells = labels.reshape((len(labels), -1, labels.shape[-1]))
-    width = cells.shape[-1]
-    step = max(1, _PAIRS_AT_ONCE // (width * min(width, _BLOCK)))
     order = np.lexsort(tuple(cells[::-1]), axis=-1)
     ordered = np.take_along_axis(cells[:n_objectives], order[None], axis=-1)
-    kept = np.concatenate([_kept(ordered[:, i : i + step]) for i in range(0, len(order), step)])
+    kept = unbeaten(np.ascontiguousarray(np.moveaxis(ordered, 0, -1)))
     # Kept labels first, in their order; a cell with fewer than the fullest is filled up with inf.
     most = int(kept.sum(axis=-1).max())
     first = np.argsort(~kept, axis=-1, kind="stable")[:, :most]
@@ -181,34 +174,44 @@ def _undominated(labels: FloatArray, n_objectives: int) -> tuple[FloatArray, Int
     return chosen.reshape((len(labels), *shape)), taken.reshape(shape)
 
 
-def _kept(objectives: FloatArray) -> BoolArray:
-    """Return, for each label in lexicographic order along the last axis, True if none before it beats or equals it; (cells,
-    labels)."""
-    _, cells, width = objectives.shape
-    kept = np.empty((cells, width), dtype=bool)
-    for start in range(0, width, _BLOCK):
-        end = min(start + _BLOCK, width)
-        is_before = np.arange(end)[:, None] < np.arange(start, end)[None, :]
-        covered = np.broadcast_to(is_before, (cells, *is_before.shape)).copy()
-        for cost in objectives:
-            covered &= cost[:, :end, None] <= cost[:, None, start:end]
-        kept[:, start:end] = ~covered.any(axis=1)
+@kept_compiled
+def unbeaten(labels: FloatArray) -> BoolArray:
+    """Return, for each label [cell, label, criterion] in lexicographic order, True if none before it beats or equals it."""
+    cells, width, n_criteria = labels.shape
+    kept = np.zeros((cells, width), np.bool_)
+    others = np.empty(width, np.int64)
+    for cell in range(cells):
+        n_kept = 0
+        for label in range(width):
+            is_beaten = False
+            for i in range(n_kept):
+                is_beaten = True
+                for criterion in range(n_criteria):
+                    if labels[cell, others[i], criterion] > labels[cell, label, criterion]:
+                        is_beaten = False
+                        break
+                if is_beaten:
+                    break
+            if not is_beaten:
+                kept[cell, label] = True
+                others[n_kept] = label
+                n_kept += 1
     return kept
 
 
-def _choice(final: Factor, label: int, nodes: int) -> tuple[int, ...]:
-    """The choice that a label of the last factor stands for."""
-    choice = [0] * nodes
-    open_labels = [(final.origin, label)]
+def _choices(final: Factor, nodes: int) -> list[tuple[int, ...]]:
+    """The choice that each label of the last factor stands for."""
+    choices = np.zeros((final.width, nodes), dtype=np.int64)
+    open_labels = [(final.origin, np.arange(final.width))]
     while open_labels:
-        origin, label = open_labels.pop()
+        origin, labels = open_labels.pop()
         if origin is None:
             continue
-        taken = int(origin.taken[(*(choice[node] for node in origin.nodes), label)])
-        part, rest = divmod(taken, origin.width)
+        taken = origin.taken[(*(choices[:, node] for node in origin.nodes), labels)]
+        part, rest = np.divmod(taken, origin.width)
         if isinstance(origin, _Minimum):
-            choice[origin.node] = part
+            choices[:, origin.node] = part
             open_labels.append((origin.whole, rest))
         else:
             open_labels += [(origin.first, part), (origin.second, rest)]
-    return tuple(choice)
+    return [tuple(choice) for choice in choices.tolist()]

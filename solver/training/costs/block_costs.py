@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -47,6 +47,35 @@ from meshwright.solver.training.space.candidates import recompute_modes
 from meshwright.solver.training.space.implementation import chunked_implementation, implementation_of
 
 _MODES = tuple(Recompute)
+
+
+Choice = tuple[int, ...]
+"""The strategies of a block's operators."""
+
+
+@dataclass(frozen=True)
+class Combinations:
+    """Shardings of a model's blocks, a choice each: those of a way are all combinations of its choices, ``ways`` [way][block].
+
+    Thousands where blocks have tens, so none is listed that is not asked for.
+    """
+
+    ways: tuple[tuple[tuple[Choice, ...], ...], ...]
+
+    def __iter__(self) -> Iterator[Sharding]:
+        """Each sharding once, in canonical order."""
+        every = itertools.chain.from_iterable(itertools.product(*way) for way in self.ways)
+        return every if len(self.ways) < 2 else iter(dict.fromkeys(every))
+
+    @cached_property
+    def of_blocks(self) -> tuple[tuple[Choice, ...], ...]:
+        """[block] its choices, in canonical order."""
+        return tuple(tuple(dict.fromkeys(itertools.chain(*each))) for each in zip(*self.ways, strict=True))
+
+    def with_choice(self, block: int, choice: Choice) -> Combinations:
+        """The shardings with one choice of a block."""
+        ways = (way for way in self.ways if choice in way[block])
+        return Combinations(tuple((*way[:block], (choice,), *way[block + 1 :]) for way in ways))
 
 
 class BlockCosts:
@@ -125,12 +154,12 @@ class BlockCosts:
             self._problems[key] = self._alike[beside] = built
         return self._problems[key]
 
-    def combinations(self, settings: tuple[BlockSetting, ...]) -> Iterator[Sharding]:
+    def combinations(self, settings: tuple[BlockSetting, ...]) -> Combinations:
         """Combinations of Pareto-optimal shardings under every way in which uses of tied weights agree, and
         operators that the request has alike."""
         built = {block: [self.problem(block, setting) for setting in settings] for block in self.block_names}
         if any(problem is None for problems in built.values() for problem in problems):
-            return
+            return Combinations(())
         known = {block: [problem for problem in problems if problem is not None] for block, problems in built.items()}
         first = settings[0]
         deciding = n_objectives(recompute_modes(self.request.search), sliced=bool(first.slices), paired=first.paired > 0.0)
@@ -139,15 +168,15 @@ class BlockCosts:
             for block, problems in known.items()
         }
         groups = (*tied_uses(self.model), *alike_uses(self.request.search.constraints, self.model))
+        ways = []
         for left in agreements(groups, {block: problems[0].strategies for block, problems in known.items()}):
             choices = []
             for block, whole in wholes.items():
                 mine = {node: kept for (where, node), kept in left.items() if where == block}
                 points = frontier(restricted(whole, mine) if mine else whole, self._stop, search=self.operators)
-                choices.append([unrestricted(point.choice, mine) for point in points])
-            for sharding in itertools.product(*choices):
-                heed(self._stop)
-                yield sharding
+                choices.append(tuple(unrestricted(point.choice, mine) for point in points))
+            ways.append(tuple(choices))
+        return Combinations(tuple(ways))
 
     def block_cost(self, block: str, setting: BlockSetting, choice: tuple[int, ...]) -> FloatArray:
         """Cost vector of a block under a choice of strategies."""

@@ -44,7 +44,7 @@ from meshwright.solver.problem.declared.recompute_modules import RecomputeModule
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Pinned
-from meshwright.solver.training.costs.block_costs import BlockCosts
+from meshwright.solver.training.costs.block_costs import BlockCosts, Combinations
 from meshwright.solver.training.costs.evaluate import FloatArray, Sharding, StageKind, StageParts, StageTable, max_table
 from meshwright.solver.training.costs.host import HostMoves, step_host_s
 from meshwright.solver.training.costs.part_borders import FirstLayers, node_index
@@ -73,7 +73,7 @@ class CandidateSettings(BlockCosts):
 
     def __init__(self, request: TrainingRequest, *, implementation: Implementation | None = None):
         super().__init__(request, implementation=implementation)
-        self._shardings: dict[tuple[BlockSetting, ...], list[Sharding]] = {}
+        self._shardings: dict[tuple[BlockSetting, ...], Combinations] = {}
         self._kinds: dict[StageKind, StageKind] = {}
         self._settings: dict[tuple[object, ...], tuple[BlockSetting, ...]] = {}
         self._interned: dict[BlockSetting, BlockSetting] = {}
@@ -190,14 +190,20 @@ class CandidateSettings(BlockCosts):
         return expert_placement(self.workload.experts, experts=dims[EXPERTS], top_k=dims.get(TOP_K, 1), ep=ep).skew
 
     def shardings(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Iterator[Sharding]:
-        """Every combination of one Pareto-optimal sharding a block, in canonical order; none where a dim does not divide.
+        """Every combination of one Pareto-optimal sharding a block, in canonical order; none where a dim does not divide."""
+        for sharding in self.combinations_of(candidate, kinds):
+            heed(self._stop)
+            yield sharding
+
+    def combinations_of(self, candidate: Candidate, kinds: tuple[StageKind, ...]) -> Combinations:
+        """The same, listed only as far as they are asked for.
 
         Stages of different kinds run the same shardings, so a block's frontier is over its costs on all of them.
         """
         settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in self.settings(candidate, kind)))
         if settings not in self._shardings:
-            self._shardings[settings] = list(dict.fromkeys(self.combinations(settings)))
-        yield from self._shardings[settings]
+            self._shardings[settings] = self.combinations(settings)
+        return self._shardings[settings]
 
 
 # Costs of blocks under choices of strategies, a row each: time and memory in a place of state, by recompute mode.
@@ -497,7 +503,7 @@ class TrainingCosts(RowCosting):
         return pinned_layers(self.request)
 
     @cached_property
-    def _dag(self) -> LayerDag | None:
+    def dag(self) -> LayerDag | None:
         """The graph of which layer reads which, of a model that branches; None for a chain."""
         return None if self.model.is_chain else layer_dag(self.model)
 
@@ -651,8 +657,8 @@ class TrainingCosts(RowCosting):
                 beside_state_bytes=beside_state,
             ),
             slices=self.slice_shares(setting, sharding, candidate.recompute[0]) if setting.slices else None,
-            dag=self._dag,
-            side_bytes=0.0 if self._dag is None else law.activations * boundary_bytes(self.model, setting),
+            dag=self.dag,
+            side_bytes=0.0 if self.dag is None else law.activations * boundary_bytes(self.model, setting),
         )
 
     def _of_layers(self, by_mode: FloatArray, recomputed: int | None) -> FloatArray:

@@ -151,7 +151,7 @@ class Bundling:
     def by_place(self, family: CandidateFamily, below: float) -> list[tuple[float, Bundle]]:
         """Bundles of a family's places of state with their bounds, those without one that may beat ``below`` together."""
         view = FamilyView(self._shared, family)
-        if not view.choices.shardings:
+        if not view.choices.rows:
             return []
         bounds = view.least_of_places(below)
         better = [place for place, bound in zip(family.places, bounds, strict=True) if bound < below]
@@ -311,6 +311,9 @@ MIN_ALTERNATIVES = 3
 MAX_EXTRA_MEMBERS = 200
 """Members solved only to find runners-up, at most."""
 
+MAX_EXTRA_NODES = 1000
+"""Nodes looked at only to find runners-up, at most: about a second. Tens of thousands may be left, none of which fits."""
+
 MOST_KEPT_NEAR = 20_000
 """Candidates of spaces whose bundles keep plans within reach of the best, at most: these take a second or two."""
 
@@ -409,11 +412,11 @@ class _Search:
         self.max_solved = request.search.max_candidates
         self.n_popped = 0
         self.n_extra = 0
-        self.n_near = 0
+        self.n_beyond = 0
         self.solved_meshes: set[Mesh] = set()
         # Elsewhere a candidate has few shardings, and its members are listed: all that are worked out are alternatives.
         many = bundled or request.search.space is Space.FREE
-        many = many and request.model.is_chain and isinstance(self.aim, LeastStepTime)
+        many = many and isinstance(self.aim, LeastStepTime)
         self.bundling = Bundling(costs) if many else None
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
@@ -443,7 +446,7 @@ class _Search:
         """The open node with the lowest bound."""
         bound, _, node = heapq.heappop(self.heap)
         self.n_popped += 1
-        self.n_near += self.result.complete
+        self.n_beyond += self.result.complete
         return bound, node
 
     def take(self, bound: float, node: _Node) -> None:
@@ -573,7 +576,8 @@ class _Search:
 
     def _has_rivals(self) -> bool:
         """Return True if losers of enough meshes are known, or enough were looked for."""
-        return len(self.solved_meshes) > MIN_ALTERNATIVES or self.n_extra >= MAX_EXTRA_MEMBERS
+        looked = self.n_extra >= MAX_EXTRA_MEMBERS or self.n_beyond >= MAX_EXTRA_NODES
+        return looked or len(self.solved_meshes) > MIN_ALTERNATIVES
 
     @property
     def _keeps_near(self) -> bool:
@@ -582,7 +586,7 @@ class _Search:
 
     def _looks_near(self) -> bool:
         """Return True while plans within reach of the proven best are looked for."""
-        return self.reach > 0.0 and not self.result.all_near and self.n_near < MOST_NEAR_NODES
+        return self.reach > 0.0 and not self.result.all_near and self.n_beyond < MOST_NEAR_NODES
 
     def _try_near(self, member: Member) -> None:
         """Solve a member for the plans within reach, unless one of its kind is known."""

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from meshwright.costmodels.pipeline import ChunkCount, SendTiming, n_copies, positions_of_ranks
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.layer_dag import LayerDag
+from meshwright.solver.training.costs.block_costs import Combinations
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import FloatArray, Sharding, StageKind, StageTable, held_by_part, positions
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, CandidateFamily, RecomputedLayers
@@ -96,7 +98,7 @@ def joined(parts: list[Laid]) -> Laid:
 class BlockChoices:
     """The choices of strategies of each distinct block that a family's shardings have, a row each, and these shardings."""
 
-    shardings: tuple[Sharding, ...]
+    combinations: Combinations
     rows: tuple[tuple[tuple[int, ...], ...], ...]
     main: int
     """The block that most layers have."""
@@ -128,13 +130,9 @@ class BlockChoices:
         ]
         return np.array(rows, np.int64)[:, self.layer_block]
 
-    @cached_property
-    def with_main(self) -> dict[tuple[int, ...], list[Sharding]]:
-        """The shardings by their choice of the main block."""
-        found: dict[tuple[int, ...], list[Sharding]] = {choice: [] for choice in self.rows[self.main]}
-        for sharding in self.shardings:
-            found[sharding[self.main]].append(sharding)
-        return found
+    def with_main(self, choice: tuple[int, ...]) -> list[Sharding]:
+        """The shardings with a choice of the main block."""
+        return list(self.combinations.with_choice(self.main, choice))
 
 
 def laid(rows: Rows, of_layer: IntArray, most_work_s: FloatArray) -> Laid:
@@ -253,10 +251,12 @@ def member_bound_s(member: Member) -> float:
         boundary_s=boundary_s,
         beside_s=beside_s,
     )
-    # The first stage holds the first layer; of a model that branches, one of those that read no other.
-    dag = tables[0].dag
-    firsts = [0] if dag is None else [layer for layer, reads in enumerate(dag.reads) if not reads]
-    return max(mean, pipeline_s + float(extra_s[firsts].min()))
+    return max(mean, pipeline_s + float(extra_s[begin_pipelines(tables[0].dag)].min()))
+
+
+def begin_pipelines(dag: LayerDag | None) -> list[int]:
+    """Layers one of which a pipeline's first stage holds: the first, or of a model that branches those that read no other."""
+    return [0] if dag is None else [layer for layer, reads in enumerate(dag.reads) if not reads]
 
 
 def least_recomputed(candidate: Candidate, tables: Sequence[StageTable]) -> tuple[int, int]:
@@ -456,10 +456,11 @@ class SharedFigures:
         costs = self.costs
         settings = tuple(dict.fromkeys(s for kind in dict.fromkeys(kinds) for s in costs.settings(candidate, kind)))
         if settings not in self._choices:
-            shardings = tuple(costs.shardings(candidate, kinds))
-            rows = tuple(tuple(dict.fromkeys(each)) for each in zip(*shardings, strict=True))
+            combinations = costs.combinations_of(candidate, kinds)
             counts = np.bincount(costs.layer_block[1:-1], minlength=len(costs.block_names))
-            self._choices[settings] = BlockChoices(shardings, rows, int(np.argmax(counts)), costs.layer_block)
+            self._choices[settings] = BlockChoices(
+                combinations, combinations.of_blocks, int(np.argmax(counts)), costs.layer_block
+            )
         return self._choices[settings]
 
     def vectors(self, setting: BlockSetting, choices: BlockChoices) -> FloatArray:

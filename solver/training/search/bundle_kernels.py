@@ -77,11 +77,16 @@ def any_borders_bounds(
     capacity: Floats,
     in_flight: Ints,
     modes: Ints,
+    first_layers: Ints,
+    in_order: bool,
     n_microbatches: int,
     waiting: float,
     below: Floats,
 ) -> Floats:
-    """``[N]``: bounds of pipelines whose ranks hold one part each, with any borders and any of ``modes`` on each stage."""
+    """``[N]``: bounds of pipelines whose ranks hold one part each, with any borders and any of ``modes`` on each stage.
+
+    The first stage holds one of ``first_layers``. Stages hold layers ``in_order``, or sets of them where a model branches.
+    """
     n_kinds, n_shardings, n_layers = static.shape
     pp = kind_of_stage.shape[0]
     weight = n_microbatches - waiting
@@ -109,12 +114,13 @@ def any_borders_bounds(
             continue
         first_extra = np.inf
         for k in range(n_kinds):
-            first_extra = min(first_extra, extra[k, n, 0])
+            for layer in first_layers:
+                first_extra = min(first_extra, extra[k, n, layer])
         tail = waiting * (work + sends.sum() + beside.sum()) + first_extra
         mean = (n_microbatches * (work + sends.sum()) + extras) / pp + beside.min()
         low = max(slowest_layer + longest_send, work / pp + longest_send, beside.max())
         bound = max(mean, tail + weight * low)
-        if bound >= below[n]:
+        if bound >= below[n] or not in_order:
             bounds[n] = bound
             continue
         if below[n] == np.inf:

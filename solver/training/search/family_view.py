@@ -23,6 +23,7 @@ from meshwright.solver.training.search.bounds import (
     Rows,
     ScheduleWay,
     SharedFigures,
+    begin_pipelines,
     joined,
     laid,
     shown_sends_s,
@@ -280,7 +281,7 @@ class FamilyView:
 
     def members(self, entry: BoundedMembers, below: float) -> list[tuple[float, Pending]]:
         """The members of an entry that may fit, with their bounds."""
-        shardings = self.choices.with_main[entry.main]
+        shardings = self.choices.with_main(entry.main)
         of, limit = self._laid(entry.candidate.place, shardings), np.full(len(shardings), below)
         bounds = (
             some_layers(self, of, entry.candidate, limit)
@@ -314,6 +315,8 @@ def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: Flo
             of.capacity_bytes,
             in_flight,
             modes,
+            np.array(begin_pipelines(view.costs.dag), np.int64),
+            view.costs.dag is None or len(view.kinds) == 1,
             m,
             waiting,
             below,

@@ -285,7 +285,7 @@ class StageWays:
 
     def _of_family(self, family: CandidateFamily) -> Iterator[Unopened]:
         view = FamilyView(self._shared, family)
-        if not view.choices.shardings:
+        if not view.choices.rows:
             return
         of_layer = view.choices.by_main
         boundary_s = [_boundary_s(self._costs, view.first, each) for each in self._borders]

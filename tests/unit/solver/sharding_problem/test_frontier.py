@@ -55,12 +55,13 @@ def test_elimination_finds_the_whole_frontier_with_the_smallest_choices(seed: in
     assert frontier_by_elimination(graph) == list(pareto_by_force(graph).values())
 
 
-def test_many_costs_in_a_cell_are_pruned_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elimination, "_BLOCK", 2)
-    monkeypatch.setattr(elimination, "_PAIRS_AT_ONCE", 8)
-    for seed in range(20):
-        graph = random_graph(seed)
-        assert frontier_by_elimination(graph) == list(pareto_by_force(graph).values())
+@pytest.mark.parametrize("seed", range(8))
+def test_a_label_stays_unless_one_before_it_beats_or_equals_it(seed: int) -> None:
+    whole = np.random.default_rng(seed).integers(0, 4, (3, 40, 1 + seed % 3)).astype(float)
+    cells = np.array([cell[np.lexsort(cell.T[::-1])] for cell in whole])
+    cells[0, 30:] = np.inf  # A cell that has fewer labels than others is filled up.
+    for cell, kept in zip(cells, elimination.unbeaten(cells), strict=True):
+        assert kept.tolist() == [not (cell[:i] <= label).all(axis=1).any() for i, label in enumerate(cell)]
 
 
 PROGRAMS = (OperatorSolver.ILP, OperatorSolver.CP_SAT)

@@ -28,7 +28,7 @@ ROUNDING = 1 + 1e-9
 
 def wide_families(request: TrainingRequest, costs: TrainingCosts) -> list[CandidateFamily]:
     """Some families of a request in the free space that are bounded in bundles: small ones, from all over the space."""
-    if request.search.space is not Space.FREE or not request.model.is_chain:
+    if request.search.space is not Space.FREE:
         return []
     found = [family for family in families(request) if Bundling.suits(family) and family.n_candidates <= MOST_MEMBERS]
     few = (
