@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import math
 import re
 import tomllib
@@ -12,13 +13,20 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.core import Metric
 from typer.main import get_command
 
+from meshwright.app.base import errors
 from meshwright.app.base.settings import VARIABLES, Settings, read_settings
 from meshwright.app.cli.main import cli
 from meshwright.app.edge.bodies import IDLE_BODY_S, SLOWEST_BODY_BYTES_PER_S
 from meshwright.app.edge.connection import HEAD_S, MAX_HEAD_BYTES
+from meshwright.app.edge.observability import registry
+from meshwright.app.service.queue_metrics import QueueCollector
+from meshwright.app.store.engine import open_engine
+from meshwright.app.store.migrate import ensure_ready
 from meshwright.app.web.main import create_app
+from meshwright.costmodels.errors import PlanRejectedError
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
@@ -104,8 +112,82 @@ def test_prometheus_scrapes_the_services_where_they_serve_metrics() -> None:
         for names in job.get("dns_sd_configs", []):
             scraped |= {f"{name}:{names['port']}" for name in names["names"]}
     assert scraped == {f"{name}:{port}" for name in ("api", "worker")}
-    mounted = COMPOSE["prometheus"]["volumes"][0].split(":")[0]
-    assert (ROOT / mounted).resolve() == ROOT / "deploy" / "prometheus.yml"
+    mounted = {Path(inside).name: ROOT / there for there, inside, _ in map(of_mount, COMPOSE["prometheus"]["volumes"][:2])}
+    assert mounted["prometheus.yml"].resolve() == ROOT / "deploy" / "prometheus.yml"
+    assert {name: mounted[name].resolve() for name in PROMETHEUS["rule_files"]} == {
+        "alerts.yml": ROOT / "deploy" / "alerts.yml"
+    }
+
+
+def of_mount(volume: str) -> tuple[str, str, str]:
+    there, inside, mode = volume.split(":")
+    return there, inside, mode
+
+
+ALERTS = [rule for group in yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+PANELS = json.loads((ROOT / "deploy" / "grafana.json").read_text())["panels"]
+QUERIES = [rule["expr"] for rule in ALERTS] + [target["expr"] for panel in PANELS for target in panel["targets"]]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_alerts_and_panels_ask_for_metrics_and_labels_that_there_are(settings: Settings, query: str) -> None:
+    promql = pytest.importorskip("promql_parser")
+    engine = open_engine(settings.database_url)
+    ensure_ready(engine)
+    families = [*registry.collect(), *QueueCollector(engine).collect()]
+    engine.dispose()
+    labels = {name: family_labels(family) for family in families for name in names_of(family)} | {"up": {"job", "instance"}}
+    asked = list(selectors(promql.parse(query)))
+    assert asked
+    raised = {name.removesuffix("Error") for name in (*vars(errors), PlanRejectedError.__name__)}
+    for selector in asked:
+        matchers = selector.matchers.matchers
+        assert {matcher.name for matcher in matchers} <= labels[selector.name]
+        assert all(reason in raised for each in matchers if each.name == "reason" for reason in each.value.split("|"))
+
+
+def names_of(family: Metric) -> list[str]:
+    """The names of a family's series, as a scrape has them."""
+    return {
+        "counter": [f"{family.name}_total"],
+        "histogram": [f"{family.name}_bucket", f"{family.name}_sum", f"{family.name}_count"],
+        "gauge": [family.name],
+    }[family.type]
+
+
+def family_labels(family: Metric) -> set[str]:
+    """The labels of a family, which the registry knows before it has a series."""
+    known = registry._names_to_collectors.get(family.name)
+    return set(getattr(known, "_labelnames", ())) | {"le"}
+
+
+def selectors(expression: object) -> Iterator[Any]:
+    """The selectors of series in an expression."""
+    if type(expression).__name__ == "VectorSelector":
+        yield expression
+    for part in ("expr", "lhs", "rhs", "vector_selector", "param"):
+        if getattr(expression, part, None) is not None:
+            yield from selectors(getattr(expression, part))
+    for argument in getattr(expression, "args", None) or ():
+        yield from selectors(argument)
+
+
+def test_panels_lie_beside_each_other() -> None:
+    cells = [
+        (place["x"] + right, place["y"] + down)
+        for place in (panel["gridPos"] for panel in PANELS)
+        for right in range(place["w"])
+        for down in range(place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert {column for column, _ in cells} == set(range(24))
+
+
+def test_every_alert_says_what_to_do() -> None:
+    for rule in ALERTS:
+        assert rule["annotations"]["summary"]
+        assert rule["annotations"]["action"]
+        assert rule["labels"]["severity"] in {"critical", "warning"}
 
 
 def test_workers_have_longer_to_stop_than_their_solves_to_finish() -> None:
