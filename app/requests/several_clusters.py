@@ -1,10 +1,11 @@
-"""Several clusters of one question: those that words name, parted by commas, or the usual nodes of the catalogue."""
+"""Several clusters of one question: those that words name, the usual nodes of the catalogue, and the table of their answers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.hardware_words import LONGEST_NAME, usual_node
@@ -12,6 +13,7 @@ from meshwright.costmodels.calibration.kernel_file import borrowed_source
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
 from meshwright.costmodels.hardware import devices
+from meshwright.solver.problem.choices import Launcher
 
 NODES = (1, 2, 4, 8)
 """Numbers of nodes of a node type that are asked one after another: each doubles what the last one had."""
@@ -69,3 +71,44 @@ def usual_nodes() -> tuple[NodeType, ...]:
 def _by_price(node: NodeType) -> tuple[bool, float, str]:
     per_hour = node.devices_per_node * (node.device.price_per_hour or 0.0)
     return (not per_hour, per_hour, node.name)
+
+
+# The table of answers, one document.
+
+CLUSTERS_SCHEMA = "meshwright.clusters/1"
+"""The document of a question asked of several clusters."""
+
+_OF_A_PLAN = ("digest", "feasible", "devices", "predicted", "certificate", "reason")
+"""Fields of a plan document that a row of this one has."""
+
+
+def cluster_row(words: str, plan: Mapping[str, Any], launcher: Launcher | None) -> dict[str, Any]:
+    """Return the row of a cluster that has the document of a plan; figures that are not known are null."""
+    said = {name: plan.get(name) for name in _OF_A_PLAN}
+    return {"cluster": words, **said, "launcher": launcher, "usd_per_hour": usd_per_hour(plan), "refused": None}
+
+
+def row_without_plan(words: str, refused: str | None = None) -> dict[str, Any]:
+    """Return the row of a cluster of which the question can't be asked, with why; or of one that is not answered yet."""
+    said: dict[str, Any] = dict.fromkeys(_OF_A_PLAN) | {"feasible": None if refused is None else False}
+    return {"cluster": words, **said, "launcher": None, "usd_per_hour": None, "refused": refused}
+
+
+def usd_per_hour(plan: Mapping[str, Any]) -> float | None:
+    """Return the price of the devices that a plan uses; None without a plan, or where a device has no price."""
+    predicted = plan.get("predicted")
+    if predicted is None or predicted["cost_per_million_tokens"] is None:
+        return None
+    return float(predicted["cost_per_million_tokens"] * predicted["tokens_per_s"] * 3600.0 / 1e6)
+
+
+def row_rank(row: Mapping[str, Any]) -> tuple[bool, bool, float, str]:
+    """The place of a row: the best objective first, ties by words; then clusters that are not answered, then those without a
+    plan."""
+    objective = row["certificate"]["objective"] if row["feasible"] else 0.0
+    return (not row["feasible"], row["feasible"] is not None, objective, row["cluster"])
+
+
+def clusters_document(rows: Iterable[Mapping[str, Any]], not_tried: Sequence[str] = ()) -> dict[str, Any]:
+    """Return rows, the best first, and the words of clusters for which no time was left, as one document."""
+    return {"schema": CLUSTERS_SCHEMA, "clusters": sorted(rows, key=row_rank), "not_tried": list(not_tried)}

@@ -44,6 +44,8 @@ from meshwright.app.store.writes import Writes
 from meshwright.app.web.asking import router as asking_router
 from meshwright.app.web.calibrations import router as calibrations_router
 from meshwright.app.web.checks import router as checks_router
+from meshwright.app.web.comparisons import NewComparison
+from meshwright.app.web.comparisons import router as comparisons_router
 from meshwright.app.web.fleet import router as fleet_router
 from meshwright.app.web.gate import open_gate
 from meshwright.app.web.jobs import router as jobs_router
@@ -110,6 +112,7 @@ def create_app(settings: Settings, open_queue: Callable[[Engine], JobQueue] | No
     app.add_middleware(UnreadBodyMiddleware)
     install_problem_handlers(app)
     app.include_router(plans_router)
+    app.include_router(comparisons_router)
     app.include_router(asking_router)
     app.include_router(jobs_router)
     app.include_router(fleet_router)
@@ -147,6 +150,7 @@ _DOCUMENTS = (
     NewKeyDocument,
     RotationDocument,
     NewCheck,
+    NewComparison,
     NewReplan,
     MeasuredRun,
     NewExplanation,

@@ -16,14 +16,14 @@ from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.one_line import fetch_model, named_clusters
 from meshwright.app.cli.commands.planning import PlanCommand, Store, answer, next_step, request_of
 from meshwright.app.cli.commands.stored_plans import open_store
-from meshwright.app.cli.pages.clusters_page import ClusterRow, clusters_document, print_clusters
+from meshwright.app.cli.pages.clusters_page import ClusterRow, print_clusters
 from meshwright.app.cli.pages.plan_page import NextStep
 from meshwright.app.pictures.files import Picture
 from meshwright.app.requests.digests import keyed_request
 from meshwright.app.requests.one_line import request_of_line
 from meshwright.app.requests.options import OneLine
 from meshwright.app.requests.plan_documents import flat, read_plan
-from meshwright.app.requests.several_clusters import NODES, usual_nodes
+from meshwright.app.requests.several_clusters import NODES, clusters_document, usual_nodes
 from meshwright.app.store.plans import PlanStore
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
@@ -53,7 +53,7 @@ def run_clusters(line: OneLine, command: PlanCommand, settings: Settings, *, dow
         raise next(each.row.answer for each in answered if isinstance(each.row.answer, InvalidInputError))
     answered.sort(key=lambda each: each.row.rank)
     rows = [each.row for each in answered]
-    document = clusters_document(rows, untried)
+    document = clusters_document((row.document for row in rows), untried)
     csv = command.pictures.get(Picture.CSV)
     files = [] if csv is None else [OutputFile(csv, csv_text(flat(each) for each in document["clusters"]))]
     is_json = command.output is Output.JSON

@@ -16,17 +16,12 @@ from meshwright.app.base.figures import counted, percent, seconds, significant
 from meshwright.app.base.plan_words import days, mean_output, run_s, run_usd
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, ending, need_and_have, question
 from meshwright.app.requests.plan_documents import plan_document
+from meshwright.app.requests.several_clusters import cluster_row, row_without_plan, usd_per_hour
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest, TrainingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
-
-CLUSTERS_SCHEMA = "meshwright.clusters/1"
-"""The document of a question asked of several clusters."""
-
-_OF_A_PLAN = ("digest", "feasible", "devices", "predicted", "certificate", "reason")
-"""Fields of a plan document that a row of this one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +52,11 @@ class ClusterRow:
         return isinstance(self.answer, AnsweredRequest) and not self.answer.plan.feasible
 
     @property
-    def usd_per_hour(self) -> float | None:
-        """The price of the devices that the plan uses; None without a plan, or where a device has no price."""
-        return None if not isinstance(self.answer, AnsweredRequest) else _usd_per_hour(self.answer)
-
-    @property
     def document(self) -> dict[str, Any]:
-        """The row as JSON; figures that are not known are null."""
+        """The row as JSON."""
         if isinstance(self.answer, InvalidInputError):
-            said: dict[str, Any] = dict.fromkeys(_OF_A_PLAN) | {"feasible": False}
-            return {"cluster": self.words, **said, "launcher": None, "usd_per_hour": None, "refused": str(self.answer)}
-        plan, request = self.answer.plan, self.answer.request
-        document = plan_document(plan)
-        said = {name: document.get(name) for name in _OF_A_PLAN}
-        launcher = default_launcher(request)
-        return {"cluster": self.words, **said, "launcher": launcher, "usd_per_hour": self.usd_per_hour, "refused": None}
-
-
-def clusters_document(rows: Sequence[ClusterRow], not_tried: Sequence[str]) -> dict[str, Any]:
-    """Return the rows, the best first, and the words of clusters for which no time was left, as one document."""
-    return {"schema": CLUSTERS_SCHEMA, "clusters": [row.document for row in rows], "not_tried": list(not_tried)}
+            return row_without_plan(self.words, str(self.answer))
+        return cluster_row(self.words, plan_document(self.answer.plan), default_launcher(self.answer.request))
 
 
 def print_clusters(console: Console, rows: Sequence[ClusterRow], not_tried: Sequence[str], next_step: NextStep) -> None:
@@ -140,10 +120,7 @@ def _requests_per_s(answer: AnsweredRequest) -> float | None:
 
 
 def _usd_per_hour(answer: AnsweredRequest) -> float | None:
-    predicted = answer.plan.predicted
-    if predicted is None or predicted.cost_per_million_tokens is None:
-        return None
-    return predicted.cost_per_million_tokens * predicted.tokens_per_s * 3600.0 / 1e6
+    return usd_per_hour(plan_document(answer.plan))
 
 
 def _cost_per_million_tokens(answer: AnsweredRequest) -> float | None:

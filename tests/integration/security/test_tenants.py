@@ -44,6 +44,10 @@ def acme_request(**changes: Any) -> dict[str, Any]:
 
 BODIES: dict[str, Any] = {
     "POST /v1/plans": acme_request(),
+    "POST /v1/comparisons": {
+        "clusters": [acme_request()["cluster"]],
+        "request": {name: value for name, value in acme_request().items() if name != "cluster"},
+    },
     "POST /v1/checks": {"project": MARK, "report": REPORT},
     "POST /v1/keys": {"name": MARK, "scopes": ["plans:read"]},
     "POST /v1/keys/{prefix}/rotation": {"grace_hours": 1},
