@@ -86,7 +86,8 @@ def _saved(block: Block) -> frozenset[str]:
 def _of_modules(block: Block, modules: Collection[RecomputeModule]) -> KeptTensors:
     """Light modules give up what they wrote; of others goes what they alone keep, and all of them runs again.
 
-    Kept besides are tensors that nothing saved, but that what runs again reads: the rotary key of latent attention.
+    Kept besides are tensors that nothing saved, but that what runs again reads: the rotary key of latent attention, or what
+    enters the block.
     """
     saved = _saved(block)
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
@@ -109,11 +110,11 @@ def _of_modules(block: Block, modules: Collection[RecomputeModule]) -> KeptTenso
             continue
         reruns.add(operator.name)
         for tensor in operator.inputs:
-            if tensor.name not in kept and tensor.name in writer:
-                if writer[tensor.name].name in light | whole:
-                    waiting.append(writer[tensor.name])
-                else:
-                    kept.add(tensor.name)
+            source = writer.get(tensor.name)
+            if tensor.name not in kept and source is not None and source.name in light | whole:
+                waiting.append(source)
+            else:
+                kept.add(tensor.name)
     return KeptTensors(frozenset(kept), frozenset(reruns), whole)
 
 

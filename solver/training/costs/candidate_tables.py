@@ -533,6 +533,18 @@ class TrainingCosts(RowCosting):
             known[key] = replace(known[inside], boundary_s=self.sends_s(candidate, kind))
         return self._scheduled(known[key], candidate, kind)
 
+    def hidden_sends_s(self, candidate: Candidate, kind: StageKind) -> float:
+        """Seconds of a micro-batch's sends that a stage hides under the passes of other chunks.
+
+        Interleaved 1F1B receives under the pass of another chunk (Megatron-LM's overlap_p2p_comm, on by default): its steady
+        sends show only beyond a mean stage's compute; those that fill and drain the pipeline show in full. That compute is the
+        least of any sharding, so that no plan gains by slower operators.
+        """
+        if candidate.pipelining.traits.sends is not SendTiming.UNDER_OTHER_CHUNKS:
+            return 0.0
+        least = [self.fastest_layers_s(setting, candidate.recompute) for setting in self.settings(candidate, kind)]
+        return max((float(layer_s.sum()) for layer_s in least if layer_s is not None), default=0.0) / candidate.mesh.pp
+
     def sends_s(self, candidate: Candidate, kind: StageKind) -> float:
         """Seconds of sending to the next stage and back, each micro-batch, by the slowest device, none of it hidden."""
         settings = self.settings(candidate, kind)
@@ -561,9 +573,7 @@ class TrainingCosts(RowCosting):
         waits = self.waiting_of(candidate)
         extra_s, step_s, sends_s = table.extra_s, table.step_s, table.boundary_s * choice.chunks
         if choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS:
-            # Interleaved 1F1B receives under the pass of another chunk (Megatron-LM's overlap_p2p_comm, on by default): its
-            # steady sends show only beyond a mean stage's compute; those that fill and drain the pipeline show in full.
-            sends_s = max(0.0, sends_s - float(table.time_s.sum(axis=1).min()) / mesh.pp)
+            sends_s = max(0.0, sends_s - self.hidden_sends_s(candidate, kind))
             fill_s = (mesh.pp - 1) * table.boundary_s
             extra_s, step_s = _plus_first(extra_s, fill_s), step_s + fill_s
         beside_s = 0.0

@@ -67,10 +67,7 @@ def with_least(figures: FloatArray, of_row: IntArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Laid:
-    """Rows laid out over the layers of some shardings: [kind, mode, sharding, layer], [kind, sharding, layer], [kind].
-
-    ``most_work_s`` [kind, mode, sharding] is no less than the time of a micro-batch through all layers.
-    """
+    """Rows laid out over the layers of some shardings: [kind, mode, sharding, layer], [kind, sharding, layer], [kind]."""
 
     time_s: FloatArray
     kept_bytes: FloatArray
@@ -78,7 +75,6 @@ class Laid:
     static_bytes: FloatArray
     extra_s: FloatArray
     capacity_bytes: FloatArray
-    most_work_s: FloatArray
 
 
 def joined(parts: list[Laid]) -> Laid:
@@ -90,7 +86,6 @@ def joined(parts: list[Laid]) -> Laid:
         np.concatenate([part.static_bytes for part in parts], axis=1),
         np.concatenate([part.extra_s for part in parts], axis=1),
         np.max([part.capacity_bytes for part in parts], axis=0),
-        np.concatenate([part.most_work_s for part in parts], axis=2),
     )
 
 
@@ -135,7 +130,7 @@ class BlockChoices:
         return list(self.combinations.with_choice(self.main, choice))
 
 
-def laid(rows: Rows, of_layer: IntArray, most_work_s: FloatArray) -> Laid:
+def laid(rows: Rows, of_layer: IntArray) -> Laid:
     """Rows laid out over layers; what nothing runs beside counts to the first layer."""
     extra_s = rows.extra_s[:, of_layer]
     extra_s[:, :, 0] += rows.first_bucket_s[:, of_layer[:, 0]]
@@ -146,7 +141,6 @@ def laid(rows: Rows, of_layer: IntArray, most_work_s: FloatArray) -> Laid:
         np.ascontiguousarray(rows.static_bytes[:, of_layer]),
         extra_s,
         rows.capacity_bytes,
-        most_work_s,
     )
 
 
@@ -535,9 +529,10 @@ def _of_some_layers(family: CandidateFamily) -> Iterator[ScheduleWay]:
             yield ScheduleWay(choice, SOME_LAYERS, some_layers=True, is_bounded_by_work=pp > 1)
 
 
-def shown_sends_s(sends_s: FloatArray, choice: Pipelining) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """[stage] sends that a pass waits for, those that a step waits for once, and those beside passes; of sends of one chunk."""
-    of_chunks, nothing = sends_s * choice.chunks, np.zeros(len(sends_s))
+def shown_sends_s(sends_s: FloatArray, hidden_s: FloatArray, choice: Pipelining) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """[stage] sends that a pass waits for, those that a step waits for once, and those beside passes; of sends of one chunk,
+    and what of all is hidden under other chunks."""
+    of_chunks, nothing = np.maximum(0.0, sends_s * choice.chunks - hidden_s), np.zeros(len(sends_s))
     once_s = (len(sends_s) - 1) * sends_s if choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS else nothing
     if choice.traits.sends is SendTiming.UNDER_OTHER_MICROBATCHES:
         return nothing, once_s, of_chunks

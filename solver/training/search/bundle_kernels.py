@@ -147,13 +147,6 @@ def any_borders_bounds(
 
 
 @kept_compiled
-def shown_sends_s(sends_s: float, most_work_s: float, pp: int, hides_sends: bool) -> float:
-    """Return the seconds of a rank's sends that show: hidden under other chunks, those beyond the mean stage's part of all
-    layers' time, which is at most ``most_work_s``."""
-    return max(0.0, sends_s - most_work_s / pp) if hides_sends else sends_s
-
-
-@kept_compiled
 def _ranks_fit(
     sums: Floats,
     transient: Floats,
@@ -195,7 +188,6 @@ def even_borders_bounds(
     transient: Floats,
     static: Floats,
     extra: Floats,
-    most_work: Floats,
     kind_of_stage: Ints,
     sends: Floats,
     sends_once: Floats,
@@ -206,7 +198,6 @@ def even_borders_bounds(
     held: Ints,
     n_held: Ints,
     copies: int,
-    hides_sends: bool,
     mode: int,
     n_microbatches: int,
     waiting: float,
@@ -216,8 +207,7 @@ def even_borders_bounds(
     none takes less than ``below`` [N], a bound of the best of all that is no less.
 
     ``cuts`` [cut, part + 1] and ``parts`` [rank, part of it] as in `solver.training.costs.part_borders`; ``held`` [rank,
-    moment, part of it] passes at once, ``n_held`` [rank] moments. Where sends are hidden under other chunks, they show beyond
-    the mean stage's part of all layers' time, which is at most ``most_work`` [K, N].
+    moment, part of it] passes at once, ``n_held`` [rank] moments.
     """
     n_kinds, n_shardings, n_layers = static.shape
     pp, of_rank = parts.shape
@@ -267,8 +257,7 @@ def even_borders_bounds(
                     first, end = cuts[cut, parts[rank, i]], cuts[cut, parts[rank, i] + 1]
                     computing += sums[k, 0, end] - sums[k, 0, first]
                     once += sums[k, 3, end] - sums[k, 3, first]
-                shown = shown_sends_s(sends[rank], most_work[k, n], pp, hides_sends)
-                computing = computing / copies + shown
+                computing = computing / copies + sends[rank]
                 longest = max(longest, max(computing, beside[rank]))
                 behind += waiting * (computing + beside[rank])
                 tail = max(tail, once + sends_once[rank] + behind)
@@ -396,7 +385,7 @@ def _fewest_that_fit(
 def _step_of_parts(
     sums: Floats,
     kind_of_stage: Ints,
-    shown: Floats,
+    sends: Floats,
     sends_once: Floats,
     beside: Floats,
     cut: Ints,
@@ -419,7 +408,7 @@ def _step_of_parts(
             stop = max(first, min(end, behind[min(before[first] + number, n_again)]))
             computing += sums[k, 1, stop] - sums[k, 1, first] + sums[k, 0, end] - sums[k, 0, stop]
             once += sums[k, 5, end] - sums[k, 5, first]
-        computing += shown[rank]
+        computing += sends[rank]
         longest = max(longest, max(computing, beside[rank]))
         behind_s += waiting * (computing + beside[rank])
         tail = max(tail, once + sends_once[rank] + behind_s)
@@ -433,7 +422,6 @@ def some_of_parts_bounds(
     transient: Floats,
     static: Floats,
     extra: Floats,
-    most_work: Floats,
     kind_of_stage: Ints,
     sends: Floats,
     sends_once: Floats,
@@ -444,7 +432,6 @@ def some_of_parts_bounds(
     held: Ints,
     n_held: Ints,
     again: NDArray[np.bool_],
-    hides_sends: bool,
     none: int,
     full: int,
     n_microbatches: int,
@@ -456,7 +443,6 @@ def some_of_parts_bounds(
     n_kinds, n_shardings, n_layers = static.shape
     pp, n_cuts = len(parts), len(cuts)
     weight = n_microbatches - waiting
-    shown = np.zeros(pp)
     bounds = np.full(n_shardings, np.inf)
     before = np.zeros(n_layers + 1, np.int64)
     behind = np.zeros(n_layers + 1, np.int64)
@@ -492,13 +478,11 @@ def some_of_parts_bounds(
         if mean >= below[n]:
             bounds[n] = mean
             continue
-        for rank in range(pp):
-            shown[rank] = shown_sends_s(sends[rank], most_work[kind_of_stage[rank], n], pp, hides_sends)
         best = np.inf
         for cut in range(n_cuts):
             # With one layer again it takes least: often enough to tell before its memory is looked at.
             step = _step_of_parts(
-                sums, kind_of_stage, shown, sends_once, beside, cuts[cut], parts, before, behind, 1, weight, waiting
+                sums, kind_of_stage, sends, sends_once, beside, cuts[cut], parts, before, behind, 1, weight, waiting
             )
             if step < min(best, below[n]):
                 fewest = _fewest_that_fit(
@@ -507,7 +491,7 @@ def some_of_parts_bounds(
                 if fewest == 0:
                     continue
                 step = _step_of_parts(
-                    sums, kind_of_stage, shown, sends_once, beside, cuts[cut], parts, before, behind, fewest, weight, waiting
+                    sums, kind_of_stage, sends, sends_once, beside, cuts[cut], parts, before, behind, fewest, weight, waiting
                 )
             best = min(best, step)
         bounds[n] = best * (1.0 - ROUNDING)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.costmodels.pipeline import SendTiming, n_copies
+from meshwright.costmodels.pipeline import n_copies
 from meshwright.solver.blocks.setting import BlockSetting
 from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.problem.choices import Recompute
@@ -92,6 +92,11 @@ class FamilyView:
         of_kind = {kind: self.costs.sends_s(self.first, kind) for kind in dict.fromkeys(self.kinds)}
         return np.array([of_kind[kind] for kind in self.kinds])
 
+    def shown_sends_s(self, candidate: Candidate) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """`shown_sends_s` of a candidate."""
+        of_kind = {kind: self.costs.hidden_sends_s(candidate, kind) for kind in dict.fromkeys(self.kinds)}
+        return shown_sends_s(self.sends_s, np.array([of_kind[kind] for kind in self.kinds]), candidate.pipelining)
+
     def _at(self, place: StatePlace) -> Candidate:
         return self.first.at(place, self.modes)
 
@@ -146,7 +151,6 @@ class FamilyView:
         once = laid(
             Rows(time_s, kept, transient, nothing, nothing, nothing, np.array(capacities)).with_least(self.choices.of_row),
             of_layer,
-            np.full((*time_s.shape[:2], len(of_layer)), np.inf),
         )
         static = with_least(np.array(states), self.choices.of_row)[:, :, of_layer]
         moved = np.array([place.offload.activations for place in self.family.places])
@@ -160,7 +164,6 @@ class FamilyView:
             static.reshape(len(self.inside), -1, static.shape[-1]),
             np.tile(once.extra_s, (1, n_places, 1)),
             once.capacity_bytes,
-            np.tile(once.most_work_s, (1, 1, n_places)),
         )
 
     def _state_bytes(self, candidate: Candidate, kind: StageKind, setting: BlockSetting) -> FloatArray:
@@ -174,17 +177,8 @@ class FamilyView:
         """The layouts of all choices of the main block, or of whole shardings."""
         rows = self.rows(place)
         if shardings is not None:
-            of_layer = self.choices.of_shardings(shardings)
-            return laid(rows, of_layer, rows.time_s[:, :, of_layer].sum(axis=-1))
-        of_layer = self.choices.by_main
-        # Other blocks take at most what their slowest choice takes.
-        starts = self.choices.first_row[:-1]
-        slowest = np.maximum.reduceat(rows.time_s, starts, axis=-1)
-        others = np.where(self.choices.layer_block == self.choices.main, 0.0, slowest[:, :, self.choices.layer_block])
-        n_main = int((self.choices.layer_block == self.choices.main).sum())
-        mine = rows.time_s[:, :, starts[self.choices.main] :][:, :, : len(of_layer)]
-        most = others.sum(axis=-1)[:, :, None] + n_main * mine
-        return laid(rows.with_least(self.choices.of_row), of_layer, most)
+            return laid(rows, self.choices.of_shardings(shardings))
+        return laid(rows.with_least(self.choices.of_row), self.choices.by_main)
 
     def least_of_places(self, below: float) -> FloatArray:
         """[place] bounds, without what it takes to share and update state; worked out only as far as less than ``below``."""
@@ -300,7 +294,7 @@ def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: Flo
     choice, m = candidate.pipelining, candidate.n_microbatches
     modes = np.array([view.modes.index(mode) for mode in candidate.recompute], np.int64)
     waiting = view.shared.waiting_of(candidate, choice, candidate.recompute[0])
-    sends_s, _, beside_s = shown_sends_s(view.sends_s, choice)
+    sends_s, _, beside_s = view.shown_sends_s(candidate)
     if choice.any_borders:
         in_flight = np.array(units_in_flight(candidate)[0], np.int64)
         of_any: FloatArray = any_borders_bounds(
@@ -323,30 +317,26 @@ def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: Flo
         )
         return of_any
     (mode,) = modes
-    figures, hides = _of_even_parts(view, of, candidate, int(mode))
     copies = n_copies(choice.schedule)
-    arguments: tuple[Any, ...] = (*figures, copies, hides, mode, m, waiting, below)
+    arguments: tuple[Any, ...] = (*_of_even_parts(view, of, candidate), copies, mode, m, waiting, below)
     of_even: FloatArray = even_borders_bounds(*arguments)
     return of_even
 
 
-def _of_even_parts(view: FamilyView, of: Laid, candidate: Candidate, mode: int) -> tuple[tuple[Any, ...], bool]:
-    """Return what kernels of even parts take first, with the work of a mode, and whether sends hide under chunks."""
-    choice = candidate.pipelining
-    figures = (
+def _of_even_parts(view: FamilyView, of: Laid, candidate: Candidate) -> tuple[Any, ...]:
+    """Return what kernels of even parts take first."""
+    return (
         of.time_s,
         of.kept_bytes,
         of.transient_bytes,
         of.static_bytes,
         of.extra_s,
-        np.ascontiguousarray(of.most_work_s[:, mode]),
         view.kind_of_stage,
-        *shown_sends_s(view.sends_s, choice),
+        *view.shown_sends_s(candidate),
         of.capacity_bytes,
-        cuts_of(choice, of.time_s.shape[-1], candidate.mesh.pp),
+        cuts_of(candidate.pipelining, of.time_s.shape[-1], candidate.mesh.pp),
         *view.shared.held(candidate),
     )
-    return figures, choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS
 
 
 def some_layers(view: FamilyView, of: Laid, candidate: Candidate, below: FloatArray) -> FloatArray:
@@ -355,8 +345,8 @@ def some_layers(view: FamilyView, of: Laid, candidate: Candidate, below: FloatAr
     again = view.costs.recomputed_layers
     if candidate.mesh.pp > 1:
         waiting = view.shared.waiting_of(candidate, candidate.pipelining, candidate.recompute[0])
-        figures, hides = _of_even_parts(view, of, candidate, none)
-        arguments: tuple[Any, ...] = (*figures, again, hides, none, full, candidate.n_microbatches, waiting, below)
+        figures = _of_even_parts(view, of, candidate)
+        arguments: tuple[Any, ...] = (*figures, again, none, full, candidate.n_microbatches, waiting, below)
         of_parts: FloatArray = some_of_parts_bounds(*arguments)
         return of_parts
     bounds: FloatArray = some_layers_bounds(

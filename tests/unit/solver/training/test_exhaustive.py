@@ -93,3 +93,19 @@ def test_experts_that_several_ranks_hold_are_sharded_where_nothing_else_has_copi
     assert (flat(plan).axes.dp, flat(plan).axes.etp, flat(plan).stages[0].zero_stage) == (1, 1, 1)
     assert check(plan, request) == ()
     assert is_the_best(plan, enumerated(request))
+
+
+def test_slower_operators_hide_no_more_sends() -> None:
+    """Sends under other chunks are long here: a sharding that took longer in all was faster, as it hid more (seed 713175)."""
+    request = full_request(713175)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert flat(plan).schedule == Schedule.INTERLEAVED
+    assert is_the_best(plan, enumerated(request))
+
+
+def test_a_module_that_runs_again_keeps_what_enters_its_block() -> None:
+    """Layers of experts alone, which run again whole: nothing but that saves their input (seed 713316)."""
+    request = full_request(713316)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert {stage.recompute_modules for stage in flat(plan).stages} == {"moe"}
+    assert check(plan, request) == ()
