@@ -37,7 +37,7 @@ WHY = {
     "one; short with tp 8 and one sequence",
     "simumax_b200": "Products run at 0.72 of the calibration's curve: without these runs little says so",
     "mbridge_pretrain": "GPT-OSS takes 1.5 times what is predicted on every device, and half as long after newer releases",
-    "mlperf_training": "8B on B200 is 20% too slow, the MI355X has the kernels of another chip, and the table is not sure of "
+    "mlperf_training": "8B on B200 is 14% too slow, the MI355X has the kernels of another chip, and the table is not sure of "
     "one row's precision",
     "mlperf_lora": "The MI325X has the kernels of its sister, which runs at three quarters of its power",
     "mbridge_sftlora": "Adapters beside fp8 products; what the products quantise is not known",
