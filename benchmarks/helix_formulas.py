@@ -3,7 +3,7 @@
 Formulas are those of Helix Parallelism (Bhatia et al. 2025): appendix A for what a rank reads, section 2.1 for attention on
 KVP x TPA ranks, section 2.2 for the feed-forward network on the same ranks as TPF x EP, section 2.1.3 for HOP-B. Arrays
 broadcast together. A layer's time is the larger of reading and computing for each of its phases, plus collectives and kernel
-starts. No plan uses them: plans take step times of engines as they are (docs/serving.md, "Time of a step").
+starts. No plan uses them: plans take step times of engines as they are (docs/serving-costs.md, "Time of a step").
 """
 
 from __future__ import annotations
