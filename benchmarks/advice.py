@@ -10,7 +10,6 @@ import random
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from meshwright.app.base.solving import SearchLimits
@@ -54,7 +53,7 @@ def random_request(seed: int) -> PlanRequest:
         document = request_of_line(line)
         if draw.random() < 0.4:
             document["slo"] = {"min_tokens_per_s": draw.choice((5e4, 2e5))}
-    return given_request(document, folder=Path())
+    return given_request(document, files=NoFiles())
 
 
 @dataclass(slots=True)

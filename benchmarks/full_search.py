@@ -53,7 +53,7 @@ def request(graph: ModelGraph, nodes: list[tuple[str, int]], batch: int, seq_len
     """A request with the whole space of the default launcher open."""
     groups = tuple(NodeGroup(name, node_type(name), count) for name, count in nodes)
     fields: dict[str, object] = {"global_batch": batch, "seq_len": seq_len, **workload}
-    return TrainingRequest(graph, Cluster(groups), TrainingWorkload("training", **fields))  # type: ignore[arg-type]
+    return TrainingRequest(graph, Cluster(groups), TrainingWorkload("training", **fields))
 
 
 def deepseek_request() -> TrainingRequest:

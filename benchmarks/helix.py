@@ -40,7 +40,7 @@ BATCHES = np.unique(np.concatenate([np.arange(1, 257), np.round(np.geomspace(257
 
 HARDWARE = DecodeHardware(
     # Dense FP4 of the GB200 page; large products of the measured nvfp4 tables of GB200 reach 36 to 41% of it (quartiles).
-    flops_per_s=0.4 * device("gb200").peak_flops["fp4"],  # type: ignore[index]
+    flops_per_s=0.4 * device("gb200").peak_flops["fp4"],
     memory_bytes_per_s=device("gb200").memory_bytes_per_s,
     # What vLLM leaves an engine.
     memory_bytes=0.9 * device("gb200").memory_bytes,
@@ -150,7 +150,7 @@ def evaluate(shape: DecodeShape, strategy: Strategy, hardware: DecodeHardware = 
     rows = np.repeat(grid, len(BATCHES), axis=0)
     batch = np.tile(BATCHES, len(grid))
     hop_b = np.full(len(batch), float(strategy is Strategy.HELIX))
-    layouts = Layouts(*rows.T, batch, hop_b)
+    layouts = Layouts(*rows.T, batch, hop_b)  # type: ignore[call-arg]  # its rows are counted by no type
     seconds = token_s(shape, hardware, layouts, context=CONTEXT)
     fits = memory_used_bytes(shape, hardware, layouts, context=CONTEXT) <= hardware.memory_bytes
     points = Points(strategy, layouts, 1.0 / seconds, layouts.sequences / seconds / layouts.devices)

@@ -75,11 +75,10 @@ def _is_roomiest(plan: Plan, request: ServingRequest) -> bool:
 def shorten_simulations() -> None:
     """Short runs and few batch limits, for search and enumeration alike; runs of 1,000 are too short for finite intervals."""
     for module in (evaluation, pools, simulation):
-        module.REQUESTS = 3000
+        vars(module)["REQUESTS"] = 3000
     for module in (evaluation, pools):
-        module.SCREENING_REQUESTS = 600
-    evaluation.STEP_TOKENS = (1024, 8192)
-    evaluation.SEQUENCES = (8, 32, 128)
+        vars(module)["SCREENING_REQUESTS"] = 600
+    vars(evaluation).update(STEP_TOKENS=(1024, 8192), SEQUENCES=(8, 32, 128))
 
 
 def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES) -> ServingRequest:

@@ -25,7 +25,7 @@ from meshwright.app.evidence.logs.table import read_log
 from meshwright.app.evidence.measuring.sample_files import read_samples
 from meshwright.app.evidence.serving.rows import COLUMNS as POINT_COLUMNS
 from meshwright.app.evidence.serving.rows import OPTIONAL_COLUMNS, read_measured_points
-from meshwright.app.evidence.training.rows import COLUMNS as RUN_COLUMNS
+from meshwright.app.evidence.training.cells import COLUMNS as RUN_COLUMNS
 from meshwright.app.evidence.training.rows import read_measured_runs
 from meshwright.app.evidence.training.sources import sources_of
 from meshwright.app.launching.parts.launch_files import LaunchFiles

@@ -24,8 +24,8 @@ from meshwright.solver.blocks.sharding_problem import Criterion
 from meshwright.solver.blocks.tp_strategies import REPLICATED
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.stages.longest import objective_s
-from meshwright.solver.training.costs.candidate_tables import Sharding, StageKind, StageTable, TrainingCosts
-from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.costs.evaluate import Decision, Sharding, StageKind, StageTable, evaluate_decision
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
 

@@ -101,11 +101,12 @@ class Loop:
         cos, sin = self._cos[first:last], self._sin[first:last]
         x = self._model.embedding(tokens)
         for number, layer in enumerate(self._model.layers):
-            q, k, v = self._before(layer, x, cos, sin)
+            q, k, v = self._before(layer, x, cos, sin)  # type: ignore[call-arg]  # no method: a compiled function
             keys, values = self._keys[number], self._values[number]
             keys[:, :, first:last] = k
             values[:, :, first:last] = v
-            x = self._after(layer, x, attention(q, keys[:, :, :last], values[:, :, :last], is_causal=first == 0))
+            attended = attention(q, keys[:, :, :last], values[:, :, :last], is_causal=first == 0)
+            x = self._after(layer, x, attended)  # type: ignore[call-arg]
         return self._model.head(self._model.norm(x[:, -1:])).argmax(-1)
 
 
