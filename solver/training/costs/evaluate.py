@@ -438,6 +438,9 @@ def rank_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
     moves = sum(float(parts.moves_s[span.of_mode(modes)].sum()) for span in spans)
     moves /= decision.n_copies
     rerun = stage.time_s - stage.sends_s - compute - tp - cp - dp - ep - moves
+    if spans[0].recompute is Recompute.NONE and not decision.candidate.offload.is_nothing:
+        # Of unlike devices one may be the slowest in a layer by its moves alone: all of that time is moving.
+        moves, rerun = moves + rerun, 0.0
     return TimeBreakdown(
         compute_s=m * compute,
         recompute_s=m * (rerun if spans[0].recompute is not Recompute.NONE else 0.0),

@@ -109,3 +109,11 @@ def test_a_module_that_runs_again_keeps_what_enters_its_block() -> None:
     plan = plan_training(request, stop=never_stop, progress=ignore_progress)
     assert {stage.recompute_modules for stage in flat(plan).stages} == {"moe"}
     assert check(plan, request) == ()
+
+
+def test_parts_of_a_step_add_up_where_unlike_devices_offload() -> None:
+    """In some layers the device that moves most is the slowest, in others the one that computes longest (seed 713802)."""
+    request = full_request(713802)
+    plan = plan_training(request, stop=never_stop, progress=ignore_progress)
+    assert flat(plan).breakdown.offload_s > 0
+    assert check(plan, request) == ()
