@@ -2,25 +2,33 @@
 
 Run from the root of the repository: python -m benchmarks.enumerable [first seed] [number of seeds]
 With `ablations` as a third word each request is searched again without each of its choices in turn; with `objectives` requests
-ask for the fewest devices, the least cost and the least energy instead. With `solvers` operators are sharded by each solver.
+ask for the fewest devices, the least cost and the least energy instead. With `solvers` operators are sharded by each solver,
+with `frontiers` those of one family of candidates of each request: a tenth of the time.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import sys
 import time
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from benchmarks.enumerable_traits import chosen, opened
 from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Status
+from meshwright.solver.blocks.sharding_problem import n_objectives
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Objective, OperatorSolver, Space
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.planner import plan_training, predict_training
+from meshwright.solver.training.space.candidates import Candidate, families
 from meshwright.solver.verify.check import check
 from tests.unit.solver.training.ablations import ablations
 from tests.unit.solver.training.enumerated import TOLERANCE, enumerated, is_the_best
@@ -140,6 +148,57 @@ def compare_solvers(first: int, count: int) -> int:
     return 1 if wrong else 0
 
 
+def compare_frontiers(first: int, count: int) -> int:
+    """Prints of how many requests with operators to shard the blocks of one family of candidates have the same frontier by each
+    solver; 1 if one has not. That is all of a plan that depends on the solver. What takes longer than `SOLVER_LIMIT_S` is
+    counted apart."""
+    started_s = time.process_time()
+    wrong, sharded, unfinished = [], Counter[OperatorSolver](), []
+    for seed in range(first, first + count):
+        request = full_request(seed)
+        request = replace(request, search=replace(request.search, space=Space.FREE))
+        split = [family for family in families(request) if family.mesh.tp > 1]
+        if not split:
+            continue
+        candidate = next(random.Random(seed).choice(split).candidates())
+        expected = _frontiers_by(OperatorSolver.ELIMINATION, request, candidate)
+        if not expected or max(map(len, expected)) == 1:
+            continue
+        sharded[OperatorSolver.ELIMINATION] += 1
+        for solver in (OperatorSolver.ILP, OperatorSolver.CP_SAT):
+            found = _frontiers_by(solver, request, candidate)
+            if found is None:
+                unfinished.append((seed, solver.value))
+                continue
+            sharded[solver] += 1
+            same = [
+                len(a) == len(b) and np.allclose(a, b, rtol=TOLERANCE, atol=0.0) for a, b in zip(expected, found, strict=True)
+            ]
+            if not all(same):
+                wrong.append((seed, solver.value))
+    agreeing = {solver.value: number - sum(by == solver.value for _, by in wrong) for solver, number in sharded.items()}
+    print(f"of {count} requests, with one frontier by each solver: {agreeing}, {time.process_time() - started_s:.0f} CPU s")
+    print(f"not ended in {SOLVER_LIMIT_S:g} CPU s:", unfinished, "wrong:", wrong)
+    return 1 if wrong else 0
+
+
+def _frontiers_by(
+    solver: OperatorSolver, request: TrainingRequest, candidate: Candidate
+) -> list[npt.NDArray[np.float64]] | None:
+    """Of each block the costs of its undominated shardings by a solver, sorted; none where a dim does not divide, None where
+    it takes too long."""
+    costs = TrainingCosts(replace(request, search=replace(request.search, operator_solver=solver)))
+    kinds, until_s = costs.stage_kinds(candidate), time.process_time() + SOLVER_LIMIT_S
+    made: list[npt.NDArray[np.float64]] = []
+    with costs.stopped_by(lambda: time.process_time() > until_s) as unit:
+        deciding = n_objectives(candidate.recompute)
+        setting = costs.settings(candidate, kinds[0])[0]
+        for block, choices in zip(costs.block_names, costs.combinations_of(candidate, kinds).of_blocks, strict=False):
+            rows = np.array([costs.block_cost(block, setting, choice)[:deciding] for choice in choices])
+            made.append(rows[np.lexsort(rows.T[::-1])])
+    return None if unit.was_stopped else made
+
+
 def _plan_by(solver: OperatorSolver, request: TrainingRequest, *, limit_s: float = math.inf) -> tuple[Certificate, bool]:
     """The certificate of a request whose operators are sharded by a solver, and whether the checker accepts the plan."""
     asked = replace(request, search=replace(request.search, operator_solver=solver))
@@ -157,5 +216,10 @@ def _is_same(expected: float | None, found: float | None) -> bool:
 
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:3]]
-    modes = {"objectives": compare_objectives, "ablations": compare_ablations, "solvers": compare_solvers}
+    modes = {
+        "objectives": compare_objectives,
+        "ablations": compare_ablations,
+        "solvers": compare_solvers,
+        "frontiers": compare_frontiers,
+    }
     sys.exit(modes[sys.argv[3]](*given) if sys.argv[3:] else main(*given))
