@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from meshwright.app.edge.observability import ANSWERS, current_parent
 from meshwright.app.edge.problems import problem_answers
 from meshwright.app.requests.examples import TRAINING_REQUEST
 from meshwright.app.requests.several_clusters import cluster_row, clusters_document, row_without_plan
-from meshwright.app.service.planning import Call, PlanService, Submission
+from meshwright.app.service.planning import Call, PlanService, Submission, Wanted
 from meshwright.app.service.watcher import JobWatcher
 from meshwright.app.store.engine import read_soon
 from meshwright.app.store.jobs import Job, JobStatus
@@ -120,12 +121,12 @@ def _new_comparison(document: dict[str, Any]) -> NewComparison:
     return given
 
 
-def _look_up(request: Request, call: Call) -> Any:
+def _look_up(request: Request, call: Call) -> Submission | Wanted:
     service: PlanService = request.app.state.service
     return service.look_up(call, service.resolve_alone(call))
 
 
-async def _submitted(request: Request, found: Any) -> Submission:
+async def _submitted(request: Request, found: Submission | Wanted) -> Submission:
     """What was found, or the job that makes it."""
     service: PlanService = request.app.state.service
     writes: Writes = request.app.state.writes
@@ -149,6 +150,11 @@ async def _row(request: Request, caller: Principal, words: str, made: Submission
             said = str(problem.get("detail") or problem.get("title") or f"its job was {job.status.value}")
             return {**row_without_plan(words, said), "job": None}
         text = await read_soon(engine, PlanStore(engine, caller.tenant).get, job.digest) if job.answer is None else job.answer
+    # A plan of thousands of stages is megabytes.
+    return await asyncio.to_thread(_planned_row, words, text)
+
+
+def _planned_row(words: str, text: str) -> dict[str, Any]:
     plan = json.loads(text)
     return {**cluster_row(words, plan, _launcher(plan["request"])), "job": None}
 
