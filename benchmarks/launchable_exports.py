@@ -9,7 +9,7 @@ choices of its search; adapters and documents where the launcher has them. To tr
 its space alone, under a random ZeRO stage. Requests without a plan are drawn anew. Drafts have a checkpoint where they need
 one. Exports are neither started nor read by the launcher's parser.
 
-Prints a row a launcher for docs/exporters.md: plans, requests, how many plans are of several nodes, with idle devices, or of
+Prints a row a launcher: plans, requests, how many plans are of several nodes, with idle devices, or of
 pools, and refusals. Each refusal stands below with the number of its request. Exits with 1 where there is one.
 """
 

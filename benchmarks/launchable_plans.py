@@ -2,7 +2,7 @@
 
     MESHWRIGHT_LAUNCHER_PYTHON=... python -m benchmarks.launchable_plans [PLANS [LAUNCHER ...]]
 
-Prints a row a launcher for docs/exporters.md: plans, refusals of the export, refusals of the parser; and of as many plans that
+Prints a row a launcher: plans, refusals of the export, refusals of the parser; and of as many plans that
 are broken on purpose, those that the export lets through.
 """
 
