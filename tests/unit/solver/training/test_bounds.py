@@ -19,6 +19,7 @@ from meshwright.solver.training.space.candidates import CandidateFamily, familie
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace
+from tests.unit.solver.training.full_space import full_request
 from tests.unit.solver.training.instances import random_request
 
 ROUNDING = 1 + 1e-12
@@ -80,3 +81,20 @@ def test_no_choice_of_modes_is_empty() -> None:
     choices = list(family.by_recompute())
     assert [choice.recompute for choice in choices] == [((Recompute.NONE, Recompute.FULL),)]
     assert [candidate.pipelining for choice in choices for candidate in choice.candidates()] == [plain]
+
+
+def test_sends_of_chunks_show_beyond_what_a_mean_stage_computes_at_least() -> None:
+    """The same for every sharding: a slower one hides no more."""
+    request = full_request(713175)
+    costs = TrainingCosts(request)
+    family = next(family for family in families(request) if (family.mesh.pp, family.mesh.tp) == (2, 2))
+    candidate = next(family.candidates())
+    kinds = costs.stage_kinds(candidate)
+    (setting,) = costs.settings(candidate, kinds[0])
+    least_s = costs.fastest_layers_s(setting, candidate.recompute)
+    assert least_s is not None and candidate.pipelining.schedule is Schedule.INTERLEAVED
+    sent_s = candidate.pipelining.chunks * costs.sends_s(candidate, kinds[0])
+    shown = {costs.table(candidate, kinds[0], sharding).boundary_s for sharding in costs.shardings(candidate, kinds)}
+    (shown_s,) = shown
+    assert shown_s == pytest.approx(sent_s - least_s.sum() / 2)
+    assert 0.0 < shown_s < sent_s
