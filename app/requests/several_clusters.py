@@ -84,8 +84,9 @@ _OF_A_PLAN = ("digest", "feasible", "devices", "predicted", "certificate", "reas
 
 def cluster_row(words: str, plan: Mapping[str, Any], launcher: Launcher | None) -> dict[str, Any]:
     """Return the row of a cluster that has the document of a plan; figures that are not known are null."""
-    said = {name: plan.get(name) for name in _OF_A_PLAN}
-    return {"cluster": words, **said, "launcher": launcher, "usd_per_hour": usd_per_hour(plan), "refused": None}
+    said, predicted = {name: plan.get(name) for name in _OF_A_PLAN}, plan.get("predicted")
+    price = None if predicted is None else usd_per_hour(predicted["cost_per_million_tokens"], predicted["tokens_per_s"])
+    return {"cluster": words, **said, "launcher": launcher, "usd_per_hour": price, "refused": None}
 
 
 def row_without_plan(words: str, refused: str | None = None) -> dict[str, Any]:
@@ -94,12 +95,9 @@ def row_without_plan(words: str, refused: str | None = None) -> dict[str, Any]:
     return {"cluster": words, **said, "launcher": None, "usd_per_hour": None, "refused": refused}
 
 
-def usd_per_hour(plan: Mapping[str, Any]) -> float | None:
-    """Return the price of the devices that a plan uses; None without a plan, or where a device has no price."""
-    predicted = plan.get("predicted")
-    if predicted is None or predicted["cost_per_million_tokens"] is None:
-        return None
-    return float(predicted["cost_per_million_tokens"] * predicted["tokens_per_s"] * 3600.0 / 1e6)
+def usd_per_hour(cost_per_million_tokens: float | None, tokens_per_s: float) -> float | None:
+    """Return the price of the devices that a plan uses; None where a device has no price."""
+    return None if cost_per_million_tokens is None else cost_per_million_tokens * tokens_per_s * 3600.0 / 1e6
 
 
 def row_rank(row: Mapping[str, Any]) -> tuple[bool, bool, float, str]:

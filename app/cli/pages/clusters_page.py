@@ -120,7 +120,8 @@ def _requests_per_s(answer: AnsweredRequest) -> float | None:
 
 
 def _usd_per_hour(answer: AnsweredRequest) -> float | None:
-    return usd_per_hour(plan_document(answer.plan))
+    predicted = answer.plan.predicted
+    return None if predicted is None else usd_per_hour(predicted.cost_per_million_tokens, predicted.tokens_per_s)
 
 
 def _cost_per_million_tokens(answer: AnsweredRequest) -> float | None:
