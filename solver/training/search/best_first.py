@@ -451,9 +451,6 @@ class _Search:
 
     def take(self, bound: float, node: _Node) -> None:
         """Put what follows from an open node in its place. Raises SearchStopped."""
-        if self.result.complete and self.result.all_near and _mesh_of(node) in self.solved_meshes:
-            # Beyond what is near only runners-up are looked for, and this mesh has its own.
-            return
         match node:
             case _Unlisted():
                 raise SearchStopped
@@ -642,21 +639,6 @@ class _Search:
 
 
 _Node = _Unlisted | _Unpriced | CandidateFamily | Bundle | Entries | Pending | ChunkChoices | Member
-
-
-def _mesh_of(node: _Node) -> Mesh | None:
-    """The mesh of a node's plans."""
-    match node:
-        case _Unlisted():
-            return None
-        case CandidateFamily():
-            return node.mesh
-        case _Unpriced() | Bundle() | Entries():
-            return node.family.mesh
-        case ChunkChoices():
-            return node.candidates[0].mesh
-        case Pending() | Member():
-            return node.candidate.mesh
 
 
 def decision_tables(decision: Decision, costs: TrainingCosts) -> tuple[StageTable, ...]:
