@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("textstat")
-
 from benchmarks.readability import known, pages, score
 
 SLACK = 1.02
