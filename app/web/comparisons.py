@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
@@ -19,7 +18,7 @@ from meshwright.app.base.quoting import readable
 from meshwright.app.base.records import read_record
 from meshwright.app.base.settings import Settings
 from meshwright.app.edge.bodies import JSON, body_of, json_body
-from meshwright.app.edge.observability import ANSWERS, current_parent
+from meshwright.app.edge.observability import current_parent
 from meshwright.app.edge.problems import problem_answers
 from meshwright.app.requests.examples import TRAINING_REQUEST
 from meshwright.app.requests.several_clusters import cluster_row, clusters_document, row_without_plan
@@ -29,8 +28,8 @@ from meshwright.app.store.engine import read_soon
 from meshwright.app.store.jobs import Job, JobStatus
 from meshwright.app.store.plans import PlanStore
 from meshwright.app.store.principal import Principal
-from meshwright.app.store.writes import Writes
 from meshwright.app.web.gate import Writer
+from meshwright.app.web.plans import submitted
 from meshwright.app.web.preferences import PREFER, PRIORITY, urgency_of, wait_of
 from meshwright.app.web.schemas import job_address
 from meshwright.costmodels.errors import InvalidInputError
@@ -94,7 +93,7 @@ async def compare(
         for number, cluster in enumerate(given.clusters, start=1):
             call = Call(caller, {**given.request, "cluster": cluster}, urgency, None, current_parent())
             try:
-                asked.append((_words(cluster, number), await _submitted(request, await body.work(_look_up, request, call))))
+                asked.append((_words(cluster, number), await submitted(request, await body.work(_look_up, request, call))))
             except InvalidInputError as error:
                 asked.append((_words(cluster, number), error))
     refusals = [answer for _, answer in asked if isinstance(answer, InvalidInputError)]
@@ -124,15 +123,6 @@ def _new_comparison(document: dict[str, Any]) -> NewComparison:
 def _look_up(request: Request, call: Call) -> Submission | Wanted:
     service: PlanService = request.app.state.service
     return service.look_up(call, service.resolve_alone(call))
-
-
-async def _submitted(request: Request, found: Submission | Wanted) -> Submission:
-    """What was found, or the job that makes it."""
-    service: PlanService = request.app.state.service
-    writes: Writes = request.app.state.writes
-    made: Submission = found if isinstance(found, Submission) else await writes.soon(partial(service.begin, found))
-    ANSWERS.labels(made.how).inc()
-    return made
 
 
 async def _row(request: Request, caller: Principal, words: str, made: Submission, *, within_s: float) -> dict[str, Any]:

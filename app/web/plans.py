@@ -65,7 +65,6 @@ async def make_plan(
     service: PlanService = request.app.state.service
     watcher: JobWatcher = request.app.state.watcher
     engine: Engine = request.app.state.engine
-    writes: Writes = request.app.state.writes
     wait_s, urgency = wait_of(prefer), urgency_of(priority)
     wanted: Submission | Wanted | None = None
     async with unparsed_body(request, max_bytes=settings.max_body_bytes) as unparsed:
@@ -92,8 +91,7 @@ async def make_plan(
                 wanted = await read_soon(engine, service.look_up, call, resolved)
             elif wanted is None:
                 wanted = await body.work(service.look_up, call)
-    made = wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
-    ANSWERS.labels(made.how).inc()
+    made = await submitted(request, wanted)
     if made.text is not None:
         return _plan_response(made.digest, made.text, status=200)
     assert made.job is not None, "a submission has a text or a job"
@@ -102,6 +100,15 @@ async def make_plan(
     if wait_s:
         response.headers["preference-applied"] = f"wait={wait_s:g}"
     return response
+
+
+async def submitted(request: Request, found: Submission | Wanted) -> Submission:
+    """What was found for a call, or the job that makes its plan; counted. Raises as `PlanService.begin`."""
+    service: PlanService = request.app.state.service
+    writes: Writes = request.app.state.writes
+    made: Submission = found if isinstance(found, Submission) else await writes.soon(partial(service.begin, found))
+    ANSWERS.labels(made.how).inc()
+    return made
 
 
 def _job_response(request: Request, caller: Principal, made: Submission, job: Job) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
@@ -12,7 +11,7 @@ from pydantic import BaseModel
 from sqlalchemy import Engine
 
 from meshwright.app.base.quoting import readable
-from meshwright.app.edge.observability import ANSWERS, current_parent
+from meshwright.app.edge.observability import current_parent
 from meshwright.app.pictures.asked import article
 from meshwright.app.requests.model_words import model_of_catalogue
 from meshwright.app.requests.one_line import request_of_line
@@ -23,11 +22,11 @@ from meshwright.app.store.engine import read_soon
 from meshwright.app.store.fleet import RegisteredKind, RegisteredRepository
 from meshwright.app.store.jobs import Job, JobKind, JobStatus
 from meshwright.app.store.principal import Principal
-from meshwright.app.store.writes import Writes
 from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.jobs import find_job, followed
 from meshwright.app.web.pages.layout import HEADERS, render
 from meshwright.app.web.pages.routes import MOST_OFFERED, PageReader, PageRoute, PageWriter, form_of, shown_by
+from meshwright.app.web.plans import submitted
 from meshwright.app.web.preferences import urgency_of
 from meshwright.app.web.schemas import JobDocument, JobProgress, job_document
 from meshwright.costmodels.errors import InvalidInputError
@@ -39,14 +38,12 @@ async def planned(request: Request, caller: Principal, document: dict[str, Any])
     """Lead to the stored plan of a request document, or to the job that makes it; raises DocumentError, QueueFullError."""
     service: PlanService = request.app.state.service
     engine: Engine = request.app.state.engine
-    writes: Writes = request.app.state.writes
     call = Call(caller, document, urgency_of(None), None, current_parent())
     resolved = service.resolve_alone(call)
     wanted: Submission | Wanted | None = service.remembered(call, resolved)
     if wanted is None:
         wanted = await read_soon(engine, service.look_up, call, resolved)
-    made = wanted if isinstance(wanted, Submission) else await writes.soon(partial(service.begin, wanted))
-    ANSWERS.labels(made.how).inc()
+    made = await submitted(request, wanted)
     if made.text is not None:
         return RedirectResponse(f"/plans/{made.digest}", 303, HEADERS)
     assert made.job is not None, "a submission has a text or a job"
