@@ -186,7 +186,7 @@ def _with_engine(document: object) -> object:
 _SAY_NOTHING: tuple[tuple[str, str, object], ...] = (
     *((part, name, None) for part, name in (("model", "hyperparameters"), ("search", "memory_share"))),
     *(("workload", name, None) for name in ("speculation", "implementation", "adapter", "lengths", "run_tokens")),
-    *(("search", name, []) for name in ("cp_keys", "expert_overlap", "recompute_modules", "constraints")),
+    *(("search", name, []) for name in ("cp_keys", "expert_overlap", "recompute_modules", "operator_splits", "constraints")),
     ("workload", "dispatch_format", DispatchFormat.WORKING),
     ("workload", "router", Router.RANDOM),
     ("workload", "mtp_layers", 0),

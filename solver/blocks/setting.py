@@ -33,6 +33,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.blocks.tp_strategies import Spec
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.declared.constraints import Constraint
+from meshwright.solver.problem.declared.operator_splits import OperatorSplit
 from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, RecomputeModule
 from meshwright.solver.problem.graph import Block
 
@@ -52,7 +53,8 @@ class BlockSetting:
     cut into ``slices`` of tokens passes slice by slice; of one of these (`parts`) seq_len are its own tokens, and ``place`` is
     where they lie. Weights beside an ``adapter`` are frozen; ``documents`` are what sequences are packed of. The ranks of
     the ring gather keys and values before attention if ``gathers_keys``, else they pass them on. Operators have the shardings
-    that ``constraints`` ask for. Fine-grained recomputation runs ``modules`` again.
+    that ``constraints`` ask for. Fine-grained recomputation runs ``modules`` again. Operators may split ``splits`` over tp
+    beside their dims.
     """
 
     device: Device
@@ -84,6 +86,7 @@ class BlockSetting:
     gathers_keys: bool = False
     constraints: tuple[Constraint, ...] = ()
     modules: tuple[RecomputeModule, ...] = USUAL_MODULES
+    splits: tuple[OperatorSplit, ...] = ()
 
     def __hash__(self) -> int:
         # Settings are parts of many cache keys, and have many parts themselves.

@@ -42,6 +42,7 @@ from meshwright.costmodels.network.overlap import (
     adding_up_s,
     chunking,
     exposed_s,
+    passes_exposed_s,
     travelling_chunk_s,
 )
 from meshwright.costmodels.network.token_dispatch import dispatch_s, expert_choice
@@ -325,7 +326,7 @@ def _is_asked(strategy: Strategy, block: str, operator: Operator, setting: Block
     """Return True if constraints leave an operator a strategy: it is theirs, and writes each tensor in their layout."""
     asked = asked_shardings(setting.constraints, block, operator.name)
     layouts = ((strategy.output_spec(operator, each), each.name) for each in operator.outputs)
-    return (not asked or strategy.name in asked) and all(
+    return (not asked or (strategy.dim or WHOLE) in asked) and all(
         not (wanted := asked_layouts(setting.constraints, block, tensor))
         or (spec.dim in wanted if spec.kind is SpecKind.SHARDED else spec == REPLICATED and WHOLE in wanted)
         for spec, tensor in layouts
@@ -342,7 +343,7 @@ def _strategies(operator: Operator, sizes: dict[str, int], setting: BlockSetting
     on the residual stream lie as the boundary does."""
     if operator.kind is OperatorKind.LOSS and setting.implementation.logits is Logits.GATHERED:
         return (Strategy(None),)
-    options = strategies(operator, sizes, setting.tp, setting.space, padded=setting.padded)
+    options = strategies(operator, sizes, setting.tp, setting.space, padded=setting.padded, splits=setting.splits)
     if setting.space is Space.FREE or len(options) < 2:
         return options
     return tuple(strategy for strategy in options if strategy.dim == setting.boundary.dim) or options[:1]
@@ -426,7 +427,10 @@ class _Costing:
             cost[rerun_s] = self.kept_bytes.tensors[mode].rerun_share(operator, local) * time.forward_s
         spread = (setting.ep > 1 or setting.whole_experts) and expert_dims(operator)
         cost[Criterion.EXPERT_PARAMETERS if spread else Criterion.PARAMETERS] = parameters(operator, local)
-        cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
+        if strategy.stores_split:
+            self._add_split_storage(cost, operator, strategy, local, time)
+        else:
+            cost[Criterion.SYNC_S] = self._gradient_sync_s(operator, strategy, local)
         if operator.kind is OperatorKind.LOSS:
             cost[Criterion.TRANSIENT_BYTES] = operator.inputs[0].elements(local) * loss_transient_element_bytes(
                 self.kept_bytes.rules
@@ -530,6 +534,27 @@ class _Costing:
         whole = [weight for weight in operator.weights if set(weight.dims).isdisjoint(strategy.dims())]
         size = sum(weight.elements(local) for weight in whole) * self.setting.gradient_dtype.size_bytes
         return float(collective_s(Collective.ALL_REDUCE, size, self.setting.tp_topology)) if size else 0.0
+
+    def _add_split_storage(
+        self, cost: FloatArray, operator: Operator, strategy: Strategy, local: dict[str, int], kernels: OperatorTime
+    ) -> None:
+        """Weights that ranks keep a share of: gathered for each pass of a micro-batch, their gradients scattered, beside the
+        operator's own kernels, which stand for those of its neighbours. Those in use and those that come next are whole."""
+        setting, elements = self.setting, strategy.whole_elements(operator, local)
+        size = elements * setting.dtype.size_bytes
+        gather_s, scatter_s = (
+            np.array(float(collective_s(kind, bytes_, setting.tp_topology)))
+            for kind, bytes_ in (
+                (Collective.ALL_GATHER, size),
+                (Collective.REDUCE_SCATTER, elements * setting.gradient_dtype.size_bytes),
+            )
+        )
+        stream = Stream.INTER_NODE if setting.tp_topology.spans_nodes else Stream.INTRA_NODE
+        forward_s, backward_s = np.array(kernels.forward_s), np.array(kernels.backward_s)
+        exposed = passes_exposed_s(gather_s, gather_s + scatter_s, forward_s, backward_s, stream)
+        cost += self._communication(*map(float, exposed))
+        cost[Criterion.PARAMETERS] -= elements - elements / setting.tp
+        cost[Criterion.TRANSIENT_BYTES] += 2 * size + elements * setting.gradient_dtype.size_bytes
 
     def _add_expert_parallel(self, cost: FloatArray, operator: Operator, strategy: Strategy) -> None:
         """Rows that go to other ranks' experts or come back, and their gradients, which go the other way; nothing hides them

@@ -7,8 +7,8 @@ parallelism, sequence parallelism and vocabulary parallelism are points of this 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from meshwright.costmodels.model.dims import (
@@ -24,11 +24,14 @@ from meshwright.costmodels.model.dims import (
     SSM_HEADS,
     VOCAB,
 )
+from meshwright.costmodels.model.experts import expert_dims
 from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.network.collectives import Collective
 from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.declared.operator_splits import OperatorSplit
 
 REPLICATE = "replicate"
+STORED_SPLIT = "+weights"
 MEGATRON_DIMS = (HEADS, FFN, EXPERT_FFN, SHARED_FFN, SSM_HEADS, VOCAB)
 """Dims that Megatron-style launchers shard over tp in matrix operators (column, row and vocabulary parallel)."""
 
@@ -69,18 +72,31 @@ def sharded(dim: str) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to place an operator on the tp axis: the dim it shards, or None to replicate it."""
+    """One way to place an operator on the tp axis: the dim it shards, or None to replicate it; ``stores_split`` where each rank
+    keeps a share of the weights that all use whole."""
 
     dim: str | None
+    stores_split: bool = False
 
     @property
     def name(self) -> str:
-        """The name that plans carry: the sharded dim, or "replicate"."""
-        return REPLICATE if self.dim is None else self.dim
+        """The name that plans carry: the sharded dim, or "replicate"; "+weights" behind it where their storage is split."""
+        return (REPLICATE if self.dim is None else self.dim) + (STORED_SPLIT if self.stores_split else "")
+
+    @classmethod
+    def named(cls, name: str) -> Strategy:
+        """The strategy of a name."""
+        dim = name.removesuffix(STORED_SPLIT)
+        return cls(None if dim == REPLICATE else dim, stores_split=dim != name)
 
     def dims(self) -> tuple[str, ...]:
         """All dims split by the strategy, those that follow included."""
         return () if self.dim is None else (self.dim, *_FOLLOWS.get(self.dim, ()))
+
+    def whole_elements(self, operator: Operator, sizes: Mapping[str, int]) -> int:
+        """Elements, with dims of ``sizes``, of the weights that every rank uses whole; of tied ones none, which others hold."""
+        whole = (weight for weight in operator.weights if weight.tied_to is None and set(weight.dims).isdisjoint(self.dims()))
+        return sum(weight.elements(sizes) for weight in whole)
 
     def local_sizes(self, sizes: Mapping[str, int], tp: int) -> dict[str, int]:
         """Sizes of dims on one rank, rounded up where a dim is padded; key/value heads fewer than tp are one on each rank."""
@@ -117,20 +133,30 @@ class Strategy:
 
 
 def strategies(
-    operator: Operator, sizes: Mapping[str, int], tp: int, space: Space, *, padded: frozenset[str] = frozenset()
+    operator: Operator,
+    sizes: Mapping[str, int],
+    tp: int,
+    space: Space,
+    *,
+    padded: frozenset[str] = frozenset(),
+    splits: Collection[OperatorSplit] = (),
 ) -> tuple[Strategy, ...]:
     """Strategies of an operator in a space, in canonical order; empty when the space has none (a dim does not divide).
 
     Launchable: matrix operators shard heads, ffn or vocab as launchers do; norms and other vector operators on the
     residual stream are replicated or sharded over the sequence (sequence parallelism), and what works on key/value heads
-    alone stays with them. Free: every dim that divides.
+    alone stays with them. Free: every dim that divides, and of ``splits`` what it says.
     ``padded`` dims are filled up where they do not divide (Megatron-LM's --make-vocab-size-divisible-by).
     """
     if tp == 1:
         return (Strategy(None),)
     legal = [dim for dim in shardable_dims(operator) if dim in padded or _divides(dim, sizes, tp)]
     if space is Space.FREE:
-        return (Strategy(None), *(Strategy(dim) for dim in legal))
+        if OperatorSplit.BATCH in splits and sizes[BATCH] % tp == 0:
+            legal.append(BATCH)
+        found = (Strategy(None), *(Strategy(dim) for dim in legal))
+        kept = found if OperatorSplit.WEIGHTS in splits else ()
+        return (*found, *(replace(each, stores_split=True) for each in kept if _can_store_split(operator, each, sizes, tp)))
     parallel = [dim for dim in MEGATRON_DIMS if dim in operator.dims]
     if parallel:
         return tuple(Strategy(dim) for dim in parallel[:1] if dim in legal)
@@ -138,6 +164,15 @@ def strategies(
     if following:
         return (Strategy(following[0]),)
     return (Strategy(None), *(Strategy(dim) for dim in legal if dim == SEQ))
+
+
+def _can_store_split(operator: Operator, strategy: Strategy, sizes: Mapping[str, int], tp: int) -> bool:
+    """Return True if weights of a product are used whole by all ranks, which can store a share each; a tied weight is stored
+    once for several operators, and experts have an axis of their own."""
+    product = operator.kind is OperatorKind.MATMUL and not expert_dims(operator)
+    tied = any(weight.tied_to is not None for weight in operator.weights)
+    elements = strategy.whole_elements(operator, sizes)
+    return product and not tied and elements > 0 and elements % tp == 0
 
 
 def shardable_dims(operator: Operator) -> list[str]:

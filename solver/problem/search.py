@@ -49,6 +49,7 @@ from meshwright.solver.problem.choices import (
 from meshwright.solver.problem.declared.constraints import CONSTRAINTS, Constraint
 from meshwright.solver.problem.declared.cp_keys import CP_KEYS, CpKeys
 from meshwright.solver.problem.declared.expert_overlap import EXPERT_OVERLAP, ExpertOverlap
+from meshwright.solver.problem.declared.operator_splits import OPERATOR_SPLITS, OperatorSplit
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
 from meshwright.solver.problem.declared.recompute_modules import RECOMPUTE_MODULES, in_order
@@ -184,6 +185,8 @@ class Search:
     token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
     rank_order                   whether ranks of a stage or of a replica lie together; none named: of a stage
     cp_keys                      whether cp ranks pass keys and values around a ring or gather them; none named: a ring
+    operator_splits              what operators of the free space may split over tp beside their dims: the batch, the storage of
+                                 weights that ranks use whole; none named: neither
     constraints                  shardings of operators and tensors that are named, operators alike, and layers on a stage
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
@@ -376,6 +379,7 @@ class Search:
     ] = ()
     rank_order: Annotated[tuple[RankOrder, ...], RANK_ORDER] = ()
     cp_keys: Annotated[tuple[CpKeys, ...], CP_KEYS] = ()
+    operator_splits: Annotated[tuple[OperatorSplit, ...], OPERATOR_SPLITS] = ()
     constraints: Annotated[tuple[Constraint, ...], Len(0, MOST_CONSTRAINTS), CONSTRAINTS] = ()
     system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None
     frontier: Annotated[FrontierScope, setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED

@@ -49,9 +49,9 @@ def stored_pieces(
 ) -> Pieces:
     """Pieces of a weight, or of its optimizer state, on the ranks of a stage in Megatron's order.
 
-    tp splits the strategy's dims, ep the experts; ``is_state_sharded`` adds ZeRO's split over the dp x cp ranks that hold the
-    same of it: of the longest dim that is left, as even as can be; where ``shard_ranks`` says so, over so many
-    neighbours of them.
+    tp splits the strategy's dims, or the longest of weights that ranks use whole and store split, ep the experts;
+    ``is_state_sharded`` adds ZeRO's split over the dp x cp ranks that hold the same of it: of the longest dim that is left, as
+    even as can be; where ``shard_ranks`` says so, over so many neighbours of them.
     """
     ranks = np.arange(axes.dp * axes.cp * axes.tp, dtype=np.int64)
     in_tp, in_state = ranks % axes.tp, ranks // axes.tp
@@ -62,6 +62,9 @@ def stored_pieces(
             # Key/value heads fewer than ranks: several ranks hold a copy of one.
             count = min(axes.tp, sizes[dim])
             cut[place] = cut[place].split(count, in_tp * count // axes.tp, Rounding.UP)
+    if strategy.stores_split and set(weight.dims).isdisjoint(strategy.dims()):
+        place = max(range(len(cut)), key=lambda i: (cut[i].longest, -i))
+        cut[place] = cut[place].split(axes.tp, in_tp, Rounding.EVEN)
     experts = [dim for dim in expert_dims(operator) if dim in weight.dims]
     within = axes.tp if axes.etp is None else axes.etp
     in_place = ranks // within

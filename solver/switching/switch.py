@@ -163,7 +163,7 @@ class _Layout:
                 operator,
                 weight,
                 self._model.dims,
-                strategy=Strategy(None if strategy == REPLICATE else strategy),
+                strategy=Strategy.named(strategy),
                 axes=stage.axes,
                 is_state_sharded=stage.zero_stage >= sharded_from,
                 shard_ranks=stage.shard_ranks,

@@ -219,7 +219,7 @@ class _Explainer:
                 chosen = self.sharding[self.costs.block_names.index(use.block)][use.node]
                 split = use.split(self.options[use.block][use.node][chosen])
                 if use not in mine and split != mine[0].split(strategy):
-                    return use, split or "replicate"
+                    return use, split[0] or "replicate"
         return None
 
     def _alternative(self, index: int) -> Alternative:

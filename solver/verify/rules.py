@@ -31,8 +31,9 @@ def picked_dims(operator: Operator) -> set[str]:
 @dataclass(frozen=True, slots=True)
 class ModelSplit:
     """The division of the model by the tp axis, by the strategy of every operator, by the ep axis of its experts, and by the cp
-    axis (whose share of the sequence is in ``sizes``) of attention. ``crowding`` is the rows of the ep rank with the most over
-    the mean, ``layers`` the parts of the launcher's layers."""
+    axis (whose share of the sequence is in ``sizes``) of attention. Weights of operators ``stored_split`` that tp ranks use
+    whole lie split over them. ``crowding`` is the rows of the ep rank with the most over the mean, ``layers`` the parts of the
+    launcher's layers."""
 
     tp: int
     strategies: dict[tuple[str, str], str]
@@ -41,6 +42,15 @@ class ModelSplit:
     cp: int = 1
     crowding: float = 1.0
     layers: Layers = Layers.HAND_WRITTEN
+    stored_split: frozenset[tuple[str, str]] = frozenset()
+
+    def whole_elements(self, block: str, operator: Operator) -> int:
+        """Elements of an operator's weights that every tp rank uses whole, and stores a share of; 0 where it stores all."""
+        if (block, operator.name) not in self.stored_split:
+            return 0
+        dim, sizes = self.strategies[block, operator.name], self.local(block, operator)
+        split = {dim, *(follower for follower, leader in LEADERS.items() if leader == dim)}
+        return sum(weight.elements(sizes) for weight in operator.weights if split.isdisjoint(weight.dims))
 
     def local(self, block: str, operator: Operator) -> dict[str, int]:
         """Sizes of dims on one rank; a vocabulary that is padded is rounded up, key/value heads fewer than tp are copied."""
@@ -75,6 +85,8 @@ def owned_parameters(block: Block, share: ModelSplit) -> Owned:
         stored = sum(
             weight.elements(share.local(block.name, operator)) for weight in operator.weights if weight.tied_to is None
         )
+        whole = share.whole_elements(block.name, operator)
+        stored -= whole - whole // share.tp
         if picked_dims(operator):
             experts += stored
         else:

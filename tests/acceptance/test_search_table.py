@@ -98,7 +98,8 @@ def default_pattern(entry: LedgerEntry) -> str:
 def _alone(entry: LedgerEntry) -> str:
     """A pattern of the words for a list that allows what is usual alone."""
     place = entry.choice.place
-    assert place is not None
+    if place is None:
+        return "neither"
     (value,) = entry.default or (None if place.part is Part.FORM else usual(place),)
     if isinstance(value, Mapping):
         return "none"

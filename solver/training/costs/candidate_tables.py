@@ -174,6 +174,7 @@ class CandidateSettings(BlockCosts):
                 gathers_keys=candidate.mesh.gathers_keys,
                 constraints=self.request.search.constraints,
                 modules=candidate.choices.modules,
+                splits=self.request.search.operator_splits,
             )
             for device in kind.devices
         )

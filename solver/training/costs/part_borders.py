@@ -197,9 +197,9 @@ class TiedUse:
     node: int
     dims: tuple[str, ...]
 
-    def split(self, strategy: Strategy) -> str | None:
-        """The dim of these that a strategy splits; None for none."""
-        return strategy.dim if strategy.dim in self.dims else None
+    def split(self, strategy: Strategy) -> tuple[str | None, bool]:
+        """The dim of these that a strategy splits, None for none; and whether it splits what is stored."""
+        return (strategy.dim if strategy.dim in self.dims else None), strategy.stores_split
 
 
 def tied_uses(model: ModelGraph) -> tuple[tuple[TiedUse, ...], ...]:
@@ -270,8 +270,8 @@ def unrestricted(choice: Sequence[int], left: Mapping[int, Sequence[int]]) -> tu
     return tuple(int(left[node][index]) if node in left else index for node, index in enumerate(choice))
 
 
-def _by_split(use: TiedUse, options: Sequence[Strategy]) -> dict[str | None, tuple[int, ...]]:
-    found: dict[str | None, tuple[int, ...]] = {}
+def _by_split(use: TiedUse, options: Sequence[Strategy]) -> dict[tuple[str | None, bool], tuple[int, ...]]:
+    found: dict[tuple[str | None, bool], tuple[int, ...]] = {}
     for index, strategy in enumerate(options):
         split = use.split(strategy)
         found[split] = (*found.get(split, ()), index)

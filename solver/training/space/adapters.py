@@ -7,6 +7,7 @@ from dataclasses import fields
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.model.adapter import BaseFormat
+from meshwright.costmodels.model.implementation import TrainedWeights
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.choices import BatchShares, Gradients, Space, StageDegrees
 from meshwright.solver.problem.launchers.decoders import unlike
@@ -21,6 +22,27 @@ def refuse_workload(request: TrainingRequest) -> None:
     refuse_models(request)
     refuse_adapters(request)
     refuse_documents(request)
+    refuse_splits(request)
+
+
+def refuse_splits(request: TrainingRequest) -> None:
+    """Raise WorkloadError for splits of operators that no launcher and no published planner has, or of frozen weights."""
+    search, stated = request.search, request.workload.implementation
+    if not search.operator_splits:
+        return
+    given = ", ".join(search.operator_splits)
+    if search.space is not Space.FREE or search.system is not None:
+        raise WorkloadError(
+            "no launcher and no published planner splits operators so",
+            given=f"search.operator_splits: {given}",
+            allowed="with search.space: free, without search.system",
+        )
+    if stated is not None and stated.trained is TrainedWeights.ADAPTERS:
+        raise WorkloadError(
+            "weights that are not trained are not stored split",
+            given=f"search.operator_splits: {given}",
+            allowed="of all weights that are trained",
+        )
 
 
 def refuse_models(request: TrainingRequest) -> None:

@@ -16,7 +16,7 @@ def constraint_violations(plan: PipelinePlan, request: TrainingRequest) -> Itera
     """Each of the request's constraints holds for a plan that shards every operator in use."""
     strategies = {(entry.block, entry.operator): entry.strategy for entry in plan.shardings}
     have = {
-        f"{name}/{operator.name}": (operator, strategies[name, operator.name])
+        f"{name}/{operator.name}": (operator, strategies[name, operator.name].partition("+")[0])
         for name in dict.fromkeys(request.model.layers)
         for operator in request.model.block(name).operators
     }
@@ -27,7 +27,8 @@ def constraint_violations(plan: PipelinePlan, request: TrainingRequest) -> Itera
             case FixedTensor(pattern, asked):
                 yield from _tensor_violations(pattern, asked, have)
             case AlikeShardings(patterns):
-                alike = {name: at for name, (_, at) in have.items() if any(_is_like(each, name) for each in patterns)}
+                every = {"/".join(key): strategy for key, strategy in strategies.items()}
+                alike = {name: at for name, at in every.items() if any(_is_like(each, name) for each in patterns)}
                 if len(set(alike.values())) > 1:
                     yield Violation(Rule.SEARCH, ", ".join(alike), f"{[*alike.values()]}, the request has them alike")
             case FixedStage():

@@ -197,6 +197,7 @@ def _activation_violations(plan: PipelinePlan, request: TrainingRequest, index: 
     needed = max(
         tokens_at_once(plan) * min(remade for _, remade in of_layers),
         *(_transient_state(plan, request, stage, share, span) for span in stage.blocks),
+        *(_gathered_weights(request, span.block, share) for span in stage.blocks),
         # Gathered keys and values lie beside their gradients.
         *(2.0 * whole for span in stage.blocks for whole in gathered_bytes(plan, request, span.block)),
         *(
@@ -301,6 +302,13 @@ def _transient_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage,
     whole = workload.gradient_dtype.size_bytes + (workload.precision.size_bytes if stage.zero_stage == 3 else 0.0)
     split = (owned.shared if ranks > 1 else 0) + (owned.experts if with_an_expert > 1 else 0)
     return from_host + split * whole
+
+
+def _gathered_weights(request: TrainingRequest, block: str, share: ModelSplit) -> float:
+    """Bytes of the largest weight that lies split over tp, whole while its operator runs, and of its gradient."""
+    workload = request.workload
+    whole = max(share.whole_elements(block, operator) for operator in request.model.block(block).operators)
+    return whole * (workload.precision.size_bytes + workload.gradient_dtype.size_bytes)
 
 
 # Quantiles of a stage's memory: what runs take over what is counted of it, and the chance that a device has too little.

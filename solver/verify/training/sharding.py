@@ -23,7 +23,7 @@ from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.launchers.trainers import TRAINERS, CutProducts
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.launchers import BUFFERS, Of
-from meshwright.solver.verify.rules import LEADERS, REPLICATE, devices_by_group, picked_dims
+from meshwright.solver.verify.rules import LEADERS, REPLICATE, ModelSplit, devices_by_group, picked_dims
 from meshwright.solver.verify.training.choice_rules import expert_overlap_violations
 from meshwright.solver.verify.training.constraints import constraint_violations
 from meshwright.solver.verify.violation import Rule, Violation, at_most
@@ -34,8 +34,16 @@ _NEVER_SPLIT = (BATCH, HEAD_DIM)
 
 
 def strategies_by_operator(plan: PipelinePlan) -> dict[tuple[str, str], str]:
-    """Strategy name of each (block, operator) that the plan lists."""
-    return {(entry.block, entry.operator): entry.strategy for entry in plan.shardings}
+    """The dim that each (block, operator) which the plan lists splits, or "replicate"."""
+    return {(entry.block, entry.operator): entry.strategy.removesuffix(_SPLIT) for entry in plan.shardings}
+
+
+def stored_split(plan: PipelinePlan) -> frozenset[tuple[str, str]]:
+    """Each (block, operator) whose weights, where ranks use them whole, lie split over the tp ranks."""
+    return frozenset((entry.block, entry.operator) for entry in plan.shardings if entry.strategy.endswith(_SPLIT))
+
+
+_SPLIT = "+weights"
 
 
 def sharding_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
@@ -57,6 +65,7 @@ def sharding_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterato
     for name, operator in used:
         yield from _operator_violations(plan, request, name, operator, named[name, operator.name])
     yield from constraint_violations(plan, request)
+    yield from _storage_violations(plan, request)
     yield from _tied_violations(plan, request, named)
     if plan.sequence_parallel:
         yield from _sequence_parallel_violations(plan, request)
@@ -74,6 +83,11 @@ def _operator_violations(
         return
     if tp == 1:
         yield Violation(Rule.SHARDING, where, f"shards {strategy!r} over a tp axis of one rank")
+        return
+    if strategy == BATCH and "batch" in request.search.operator_splits:
+        if plan.microbatch.size % tp:
+            given = f"{plan.microbatch.size} sequences of a micro-batch do not divide by tp {tp}"
+            yield Violation(Rule.DIVISIBILITY, where, given)
         return
     if strategy not in operator.dims or strategy in _forbidden_dims(operator):
         given = f"{strategy!r} is not a dim that a {operator.kind.value} operator may split"
@@ -176,6 +190,32 @@ def _tied_violations(plan: PipelinePlan, request: TrainingRequest, named: dict[t
         if split_here != split_owner:
             given = f"splits the tied weight by {split_here!r}, its owner {weight.tied_to} by {split_owner!r}"
             yield Violation(Rule.TIED, f"{block}/{operator}", given)
+
+
+def _storage_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
+    """Weights of products lie split over tp where the request opens it, every rank uses them whole, and no other operator has
+    them too."""
+    sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
+    share = ModelSplit(plan.axes.tp, strategies_by_operator(plan), sizes, stored_split=stored_split(plan))
+    tied = {
+        each for name, op, weight in request.model.tied_weights() for each in ((name, op), _owner_of(request, weight.tied_to))
+    }
+    for name, named in sorted(share.stored_split):
+        where, operator = f"{name}/{named}", request.model.block(name).operator(named)
+        whole = share.whole_elements(name, operator)
+        if "weights" not in request.search.operator_splits:
+            yield Violation(Rule.SEARCH, where, "stores its weights split over tp, which the request does not ask for")
+        elif operator.kind is not OperatorKind.MATMUL or picked_dims(operator) or (name, named) in tied or plan.axes.tp == 1:
+            yield Violation(Rule.SHARDING, where, "stores weights split over tp that are no product's of its own")
+        elif not whole or whole % plan.axes.tp:
+            given = f"{whole} elements that every rank uses whole do not make {plan.axes.tp} shares"
+            yield Violation(Rule.DIVISIBILITY, where, given)
+
+
+def _owner_of(request: TrainingRequest, tied_to: str | None) -> tuple[str, str]:
+    assert tied_to is not None, "tied_weights() lists tied weights"
+    owner = request.model.owner(tied_to)
+    return owner.block, owner.operator
 
 
 def _sequence_parallel_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:

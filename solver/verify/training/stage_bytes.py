@@ -18,7 +18,7 @@ from meshwright.solver.verify.documents import latent_bytes, read_backward
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.rules import ModelSplit, picked_dims
 from meshwright.solver.verify.training.mixers import copies_after_exchange, crowded_rows, first_states_bytes, fullest_share
-from meshwright.solver.verify.training.sharding import strategies_by_operator
+from meshwright.solver.verify.training.sharding import stored_split, strategies_by_operator
 
 _MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4, "adamw_bf16": 2 / 2}
 """fp32 values an optimizer keeps for a parameter beside the master copy (multi-GPU lecture, "optimizer bytes"); two moments
@@ -30,7 +30,9 @@ def training_share(plan: PipelinePlan, request: TrainingRequest) -> ModelSplit:
     sizes = {**request.model.dims, BATCH: plan.microbatch.size, SEQ: request.workload.seq_len // plan.axes.cp}
     crowding = fullest_share(request, plan.axes.ep)
     layers = layers_of(request, plan.tp_overlap)
-    return ModelSplit(plan.axes.tp, strategies_by_operator(plan), sizes, plan.axes.ep, plan.axes.cp, crowding, layers)
+    named = strategies_by_operator(plan)
+    stored = stored_split(plan)
+    return ModelSplit(plan.axes.tp, named, sizes, plan.axes.ep, plan.axes.cp, crowding, layers, stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.solver.answer.arrangement import _usual_at
 from meshwright.solver.problem.choice import SERVING, TRAINING, Choice, LockPlace, Part, Place, Published, Said, ledger_of
-from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.choices import Recompute, Space
 from meshwright.solver.problem.declared.constraints import WHOLE, FixedSharding
 from meshwright.solver.problem.search import LEDGER, Search, restrictions_text
 from meshwright.solver.serving.forms.table import space_of
@@ -89,7 +89,7 @@ LISTED = {
 def test_a_training_certificate_says_every_restriction(name: str) -> None:
     request = random_request(1)
     value = opened(name, group_names=["pool"])[:1]
-    said = space_text(replace(request, search=replace(Search(), **{name: value})))
+    said = space_text(replace(request, search=replace(Search(space=Space.FREE), **{name: value})))
     assert f"; restricted to {LEDGER[name].choice.word} {getattr(value[0], 'value', value[0])}" in said
 
 

@@ -148,6 +148,7 @@ def launchable_part(search: Search, launcher: Launcher) -> Search:
         batch_shares=BatchShares.EVEN,
         group_order=GroupOrder.GIVEN,
         idle_groups=(),
+        operator_splits=(),
         **closed,
     )
 

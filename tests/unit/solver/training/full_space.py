@@ -14,6 +14,7 @@ from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.problem.choice import TRAINING, Launched, Unnamed
 from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
+from meshwright.solver.problem.declared.operator_splits import OperatorSplit
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.declared.recompute_modules import ANY, words_of_modules
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
@@ -114,6 +115,10 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
         named = tuple(words_of_modules(each) for each in sets[: int(modules.integers(1, 4))])
         asked = (ANY,) if modules.random() < 0.3 else named
         request = replace(request, search=replace(request.search, recompute_modules=asked))
+    splits = np.random.default_rng([seed, 12])
+    if request.search.space is Space.FREE and request.search.system is None and splits.random() < 0.3:
+        named = ((OperatorSplit.BATCH,), (OperatorSplit.WEIGHTS,), tuple(OperatorSplit))[int(splits.integers(3))]
+        request = replace(request, search=replace(request.search, operator_splits=named))
     if rng.random() < 0.15 and not in_slices:
         request = _branching(request, rng)
     elif rng.random() < 0.15:
