@@ -13,7 +13,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, group_topo
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import BATCH, SEQ
-from meshwright.costmodels.model.implementation import StatedImplementation, TrainedWeights
+from meshwright.costmodels.model.implementation import TrainedWeights
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.pipeline import Schedule
@@ -25,6 +25,7 @@ from meshwright.solver.blocks.sharding_problem import Criterion, build_block_pro
 from meshwright.solver.blocks.tp_strategies import REPLICATED, Strategy, strategies
 from meshwright.solver.problem.choices import Space, System
 from meshwright.solver.problem.declared.operator_splits import OperatorSplit
+from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.switching.pieces import stored_pieces
