@@ -31,6 +31,7 @@ from meshwright.solver.problem.declared.recompute_modules import (
     SELECTIVE_MODULES,
     USUAL_MODULES,
     RecomputeModule,
+    is_operator,
 )
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.problem.token_prediction import module_operators
@@ -62,7 +63,7 @@ def kept_tensors(
     block: Block,
     mode: Recompute,
     selective: SelectiveRecompute = SelectiveRecompute.ATTENTION_AND_NORMS,
-    modules: Collection[RecomputeModule] = USUAL_MODULES,
+    modules: Collection[str] = USUAL_MODULES,
 ) -> KeptTensors:
     """Return the tensors that a block keeps under a mode that does not run the whole block again; ``selective`` is the meaning
     that its framework gives to selective recomputation, ``modules`` are what fine-grained recomputation runs again."""
@@ -83,8 +84,9 @@ def _saved(block: Block) -> frozenset[str]:
     return frozenset(name for operator in block.operators for name in operator.saved)
 
 
-def _of_modules(block: Block, modules: Collection[RecomputeModule]) -> KeptTensors:
-    """Light modules give up what they wrote; of others goes what they alone keep, and all of them runs again.
+def _of_modules(block: Block, modules: Collection[str]) -> KeptTensors:
+    """Light modules, and operators that are named, give up what they wrote; of other modules goes what they alone keep, and all
+    of them runs again.
 
     Kept besides are tensors that nothing saved, but that what runs again reads: the rotary key of latent attention, or what
     enters the block.
@@ -92,7 +94,9 @@ def _of_modules(block: Block, modules: Collection[RecomputeModule]) -> KeptTenso
     saved = _saved(block)
     writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
     light, whole = (
-        frozenset[str]().union(*(operators_of(block, module) for module in modules if (module in _LIGHT) is is_light))
+        frozenset[str]().union(
+            *(operators_of(block, module) for module in modules if (module in _LIGHT or is_operator(module)) is is_light)
+        )
         for is_light in (True, False)
     )
     light -= whole
@@ -115,7 +119,9 @@ def _of_modules(block: Block, modules: Collection[RecomputeModule]) -> KeptTenso
                 waiting.append(source)
             else:
                 kept.add(tensor.name)
-    return KeptTensors(frozenset(kept), frozenset(reruns), whole)
+    named = frozenset[str]().union(*(operators_of(block, module) for module in modules if is_operator(module)))
+    # What an operator that is named reads and writes is sent again.
+    return KeptTensors(frozenset(kept), frozenset(reruns), whole | (named & reruns))
 
 
 _LIGHT = frozenset(USUAL_MODULES)
@@ -123,9 +129,23 @@ _LIGHT = frozenset(USUAL_MODULES)
 what they read."""
 
 
-def operators_of(block: Block, module: RecomputeModule) -> frozenset[str]:
-    """Return the operators of a block's module; none where it has no such module."""
-    match module:
+def rerunnable(block: Block) -> tuple[str, ...]:
+    """Return the operators of a block that can run again by themselves, as block/operator: not scans and convolutions, which
+    keep the states that they began with, nor what exchanges tokens with experts."""
+    if not recomputable(block):
+        return ()
+    exchanging = {name for name, _ in expert_region(block.operators).exchanged}
+    fixed = (OperatorKind.SCAN, OperatorKind.CONVOLUTION)
+    kept = (operator.name for operator in block.operators if operator.kind not in fixed and operator.name not in exchanging)
+    return tuple(name for name in (f"{block.name}/{each}" for each in kept) if "+" not in name)
+
+
+def operators_of(block: Block, module: str) -> frozenset[str]:
+    """Return the operators of a block's module, or the one that is named; none where it has no such module."""
+    if is_operator(module):
+        return frozenset({module.removeprefix(f"{block.name}/")} if module in rerunnable(block) else ())
+    known = RecomputeModule(module)
+    match known:
         case RecomputeModule.LAYERNORM:
             return _of_kind(block, OperatorKind.NORM)
         case RecomputeModule.CORE_ATTN:
@@ -135,7 +155,7 @@ def operators_of(block: Block, module: RecomputeModule) -> frozenset[str]:
         case RecomputeModule.MLA_UP_PROJ:
             return latent_up_projections(block)
         case RecomputeModule.MLP | RecomputeModule.MOE | RecomputeModule.SHARED_EXPERTS:
-            dims = DIMS_OF_MODULES[module]
+            dims = DIMS_OF_MODULES[known]
             return frozenset(operator.name for operator in block.operators if dims & operator.dims)
 
 
@@ -147,6 +167,11 @@ def modules_of(model: ModelGraph) -> tuple[RecomputeModule, ...]:
     """Return the modules that layers of a model have."""
     layers = [block for block in model.blocks if recomputable(block)]
     return tuple(module for module in RecomputeModule if any(operators_of(block, module) for block in layers))
+
+
+def operators_again(model: ModelGraph) -> tuple[str, ...]:
+    """Return the operators of a model that can run again by themselves, as block/operator."""
+    return tuple(name for block in model.blocks for name in rerunnable(block))
 
 
 def expert_activations(block: Block) -> frozenset[str]:
@@ -230,7 +255,7 @@ def kept_bytes(
     *,
     cp: int = 1,
     adapter: Adapter | None = None,
-    modules: tuple[RecomputeModule, ...] = USUAL_MODULES,
+    modules: tuple[str, ...] = USUAL_MODULES,
 ) -> KeptBytes:
     """Return the bytes that a block keeps, with activations in ``dtype``, products by ``recipe``, saved tensors in the format
     ``saved``, attention over ``cp`` ranks, weights frozen beside an ``adapter``, and fine-grained recomputation of

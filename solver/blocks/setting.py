@@ -34,7 +34,7 @@ from meshwright.solver.blocks.tp_strategies import Spec
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.declared.constraints import Constraint
 from meshwright.solver.problem.declared.operator_splits import OperatorSplit
-from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, RecomputeModule
+from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES
 from meshwright.solver.problem.graph import Block
 
 
@@ -85,7 +85,7 @@ class BlockSetting:
     documents: PackedDocuments | None = None
     gathers_keys: bool = False
     constraints: tuple[Constraint, ...] = ()
-    modules: tuple[RecomputeModule, ...] = USUAL_MODULES
+    modules: tuple[str, ...] = USUAL_MODULES
     splits: tuple[OperatorSplit, ...] = ()
 
     def __hash__(self) -> int:

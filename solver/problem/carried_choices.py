@@ -16,7 +16,6 @@ from meshwright.solver.problem.declared.recompute_layers import LAUNCHERS, MECHA
 from meshwright.solver.problem.declared.recompute_modules import (
     SELECTIVE_MODULES,
     USUAL_MODULES,
-    RecomputeModule,
     mode_in_words,
     modules_of_words,
     words_of_modules,
@@ -121,8 +120,8 @@ class StageChoices:
         return (self.recompute_layers or 0, self.recompute_modules or "")
 
     @property
-    def modules(self) -> tuple[RecomputeModule, ...]:
-        """The modules that run again under fine-grained recomputation."""
+    def modules(self) -> tuple[str, ...]:
+        """The modules and operators that run again under fine-grained recomputation."""
         return USUAL_MODULES if self.recompute_modules is None else modules_of_words(self.recompute_modules)
 
     @property

@@ -28,6 +28,19 @@ def picked_dims(operator: Operator) -> set[str]:
     return in_weights - {dim for tensor in (*operator.inputs, *operator.outputs) for dim in tensor.dims}
 
 
+def between_experts(block: Block) -> set[str]:
+    """Return the operators that lie between products of routed experts."""
+    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
+    found: set[str] = set()
+    for operator in block.operators:
+        before = [writer.get(tensor.name) for tensor in operator.inputs]
+        after = [reader for reader in block.operators if {t.name for t in reader.inputs} & {t.name for t in operator.outputs}]
+        between = all(op is not None and picked_dims(op) for op in before) and any(picked_dims(op) for op in after)
+        if operator.kind is OperatorKind.ELEMENTWISE and between:
+            found.add(operator.name)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSplit:
     """The division of the model by the tp axis, by the strategy of every operator, by the ep axis of its experts, and by the cp

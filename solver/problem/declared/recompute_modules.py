@@ -1,8 +1,8 @@
-"""The parts of a layer that fine-grained recomputation runs again (Megatron-LM's --recompute-modules)."""
+"""The parts of a layer that fine-grained recomputation runs again: modules (Megatron-LM's --recompute-modules) or operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from itertools import chain, combinations
 
@@ -45,40 +45,55 @@ DIMS_OF_MODULES = {
 ANY = "any"
 """The word of a request that allows every set of modules that its model has."""
 
+OPERATORS = "operators"
+"""The word of a request that allows the sets of single operators that take least time for what they save."""
 
-def modules_of_words(words: str) -> tuple[RecomputeModule, ...]:
-    """Return the modules that words joined by + name, in their order. Raises InvalidInputError for other words."""
+
+def is_operator(part: str) -> bool:
+    """Return True if a part of a set is an operator, as block/operator, and no module."""
+    return "/" in part
+
+
+def modules_of_words(words: str) -> tuple[str, ...]:
+    """Return the modules that words joined by + name, in their order, then the operators. Raises InvalidInputError for other
+    words."""
     named = words.split("+")
-    unknown = [word for word in named if word not in set(RecomputeModule)]
+    unknown = [word for word in named if word not in set(RecomputeModule) and not is_operator(word)]
     if unknown:
         raise InvalidInputError(
             "no module of a layer has this name",
             given=", ".join(unknown),
-            allowed=f"{', '.join(RecomputeModule)}, several joined by +, or {ANY}",
+            allowed=f"{', '.join(RecomputeModule)}, operators as block/operator, several joined by +, or {ANY}, or {OPERATORS}",
         )
-    return tuple(module for module in RecomputeModule if module.value in named)
+    return (*(module for module in RecomputeModule if module.value in named), *sorted({*filter(is_operator, named)}))
 
 
-def words_of_modules(modules: Iterable[RecomputeModule]) -> str:
-    """Return the words of a set of modules, in their order."""
+def words_of_modules(modules: Iterable[str]) -> str:
+    """Return the words of a set of modules and operators, in their order."""
     named = {*modules}
-    return "+".join(module.value for module in RecomputeModule if module in named)
+    known = (module.value for module in RecomputeModule if module in named)
+    return "+".join((*known, *sorted(filter(is_operator, named))))
 
 
 def in_order(words: str) -> str:
-    """Return the words of a set with its modules in order, `ANY` as it is. Raises InvalidInputError for other words."""
-    return words if words == ANY else words_of_modules(modules_of_words(words))
+    """Return the words of a set with its modules in order, `ANY` and `OPERATORS` as they are. Raises InvalidInputError for
+    others."""
+    return words if words in (ANY, OPERATORS) else words_of_modules(modules_of_words(words))
 
 
-def sets_of(present: Iterable[RecomputeModule], asked: Iterable[str]) -> tuple[str | None, ...]:
-    """Return the sets, in words, that are asked for of the modules that a model has; None for the usual ones.
+def sets_of(
+    present: Iterable[RecomputeModule], asked: Iterable[str], operators: Collection[str] = (), least: Iterable[str] = ()
+) -> tuple[str | None, ...]:
+    """Return the sets, in words, that are asked for of the modules that a model has, and of the ``operators`` that can run
+    again by themselves; None for the usual ones. `OPERATORS` are the sets ``least``.
 
     `ANY` leaves out what saves no more than another: attention, whose fused kernels give up nothing when they run again, and
     parts of experts beside all of them. Raises WorkloadError for a set with a module that the model lacks.
     """
-    has = tuple(present)
-    saving = [module for module in has if module is not RecomputeModule.CORE_ATTN]
-    usual = words_of_modules(module for module in has if module in USUAL_MODULES)
+    modules = tuple(present)
+    has = (*modules, *operators)
+    saving = [module for module in modules if module is not RecomputeModule.CORE_ATTN]
+    usual = words_of_modules(module for module in modules if module in USUAL_MODULES)
     found: dict[str | None, None] = {}
     for words in asked:
         if words == ANY:
@@ -86,10 +101,15 @@ def sets_of(present: Iterable[RecomputeModule], asked: Iterable[str]) -> tuple[s
             named = (words_of_modules(each) for each in every if not _twice(each))
             found |= dict.fromkeys((None, *(words for words in named if words != usual)))
             continue
+        if words == OPERATORS:
+            found |= dict.fromkeys((None, *least))
+            continue
         lacks = [module for module in modules_of_words(words) if module not in has]
         if lacks:
             raise WorkloadError(
-                "the model has no such modules", given=", ".join(lacks), allowed=f"{', '.join(has)}, several joined by +"
+                "the model has no such modules, or no such operators that can run again by themselves",
+                given=", ".join(lacks),
+                allowed=f"{', '.join(modules)}, several joined by +",
             )
         found[words] = None
     return tuple(found)

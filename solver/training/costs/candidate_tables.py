@@ -40,7 +40,6 @@ from meshwright.solver.control import heed
 from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Recompute
 from meshwright.solver.problem.declared.constraints import fixed_stages
-from meshwright.solver.problem.declared.recompute_modules import RecomputeModule
 from meshwright.solver.problem.layer_dag import LayerDag, layer_dag
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import Pinned
@@ -473,7 +472,7 @@ class TrainingCosts(RowCosting):
     def __init__(self, request: TrainingRequest, *, implementation: Implementation | None = None):
         super().__init__(request, implementation=implementation)
         self._insides: dict[StageKind, StageKind] = {}
-        self._shares: dict[tuple[Recompute, tuple[RecomputeModule, ...]], PassShares] = {}
+        self._shares: dict[tuple[Recompute, tuple[str, ...]], PassShares] = {}
         self._unscheduled: tuple[object, dict[tuple[StageKind, Sharding, int], StageTable]] = (None, {})
 
     def with_memory_reserve(self, reserve: float) -> TrainingCosts:
@@ -594,7 +593,7 @@ class TrainingCosts(RowCosting):
         shares = self._pass_shares(candidate.recompute[0], candidate.choices.modules)
         return waiting(candidate.pipelining, pp=candidate.mesh.pp, n_microbatches=candidate.n_microbatches, shares=shares)
 
-    def _pass_shares(self, mode: Recompute, modules: tuple[RecomputeModule, ...]) -> PassShares:
+    def _pass_shares(self, mode: Recompute, modules: tuple[str, ...]) -> PassShares:
         key = (mode, modules)
         if key not in self._shares:
             self._shares[key] = pass_shares(

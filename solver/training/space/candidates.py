@@ -11,14 +11,13 @@ from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload, Optimizer, Tier
 from meshwright.costmodels.model.dims import KV_HEADS
 from meshwright.costmodels.pipeline import ChunkCount, Schedule, paired_share
-from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.blocks.tp_strategies import Spec, boundary_specs
 from meshwright.solver.problem.carried_choices import USUAL_STAGE, StageChoices
 from meshwright.solver.problem.choice import LedgerEntry, Published
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, System, TpOverlap
 from meshwright.solver.problem.declared.expert_overlap import LAUNCHERS as OVERLAPPING
 from meshwright.solver.problem.declared.expert_overlap import MECHANISM, ExpertOverlap
-from meshwright.solver.problem.declared.recompute_modules import RecomputeModule, sets_of
+from meshwright.solver.problem.declared.recompute_modules import RecomputeModule
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers import nanotron_stages
 from meshwright.solver.problem.launchers.table import TRAINERS
@@ -26,6 +25,7 @@ from meshwright.solver.problem.launchers.trainers import OwnBorders
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.training.space.meshes import Mesh, meshes, numbers_of_experts
+from meshwright.solver.training.space.rerun_choices import RerunChoices
 from meshwright.solver.training.space.schedules import PLAIN, Pipelining, pipelinings
 from meshwright.solver.training.space.sliced_sequences import SliceLengths, beside_slices, suits_slices, whole_sequences
 from meshwright.solver.training.space.state_places import (
@@ -372,7 +372,8 @@ def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
     n_layers = len(request.model.layers)
     known: dict[tuple[int, int], tuple[Pipelining, ...]] = {}
     slices = SliceLengths(request)
-    sets = _module_sets(request)
+    again = RerunChoices(request)
+    by_modules = any(Recompute.FINE_GRAINED in each for each in modes)
     for mesh in meshes(request):
         per_replica, rest = divmod(workload.global_batch, mesh.dp)
         places = tuple(place for optimizer in optimizers for place in state_places(mesh, request, search, optimizer))
@@ -383,6 +384,7 @@ def families(request: TrainingRequest) -> Iterator[CandidateFamily]:
                 continue
             if preset is not None and not preset.sequence_parallel and boundary.dim is not None:
                 continue
+            sets = again.sets(mesh.tp, boundary) if by_modules else (None,)
             for microbatch in divisors(per_replica):
                 count = per_replica // microbatch
                 if (mesh.pp, count) not in known:
@@ -505,14 +507,6 @@ def _recompute_choices(search: Search) -> tuple[tuple[Recompute, ...], ...]:
             allowed=", ".join(mode.value for mode in recompute_modes(replace(search, recompute=()))),
         )
     return (modes,) if search.space is Space.FREE else tuple((mode,) for mode in modes)
-
-
-def _module_sets(request: TrainingRequest) -> tuple[str | None, ...]:
-    """The sets of modules that fine-grained recomputation may run again, in words; None for the usual ones."""
-    search = request.search
-    if not search.recompute_modules or search.system is not None or Recompute.FINE_GRAINED not in recompute_modes(search):
-        return (None,)
-    return sets_of(modules_of(request.model), search.recompute_modules)
 
 
 def some_layers_of(request: TrainingRequest) -> RecomputedLayers:

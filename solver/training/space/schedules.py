@@ -23,7 +23,7 @@ from meshwright.costmodels.pipeline import (
 )
 from meshwright.solver.blocks.recompute import operators_of
 from meshwright.solver.problem.choices import Recompute
-from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, RecomputeModule
+from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.search import Search
 
@@ -128,7 +128,7 @@ def pass_shares(
     seq_len: int,
     recompute: Recompute,
     documents: PackedDocuments | None = None,
-    modules: Collection[RecomputeModule] = USUAL_MODULES,
+    modules: Collection[str] = USUAL_MODULES,
 ) -> PassShares:
     """Shares of forward, input and weight passes in a micro-batch's FLOPs; what is recomputed belongs to the input pass, under
     fine-grained recomputation what products and attention of ``modules`` are.

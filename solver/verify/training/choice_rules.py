@@ -10,8 +10,9 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Recompute, StageDegrees
+from meshwright.solver.problem.choices import OVER_MEGATRON_CORE, Launcher, Recompute, Space, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.verify.rules import between_experts, picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
 
 Asked = tuple[str, object, Collection[object]]
@@ -173,7 +174,10 @@ def asked_of_stage(stage: Stage, where: str, request: TrainingRequest) -> Iterat
     if stage.recompute is Recompute.FINE_GRAINED:
         asked = request.search.recompute_modules
         every = asked == () and stage.recompute_modules is None
-        yield f"{where}.recompute_modules", stage.recompute_modules, () if every or "any" in asked else asked or ("the usual",)
+        of_any = "any" in asked and "/" not in (stage.recompute_modules or "")
+        of_operators = "operators" in asked and not {*(stage.recompute_modules or "").split("+")} & {*_MODULES}
+        listed = asked or ("the usual",)
+        yield f"{where}.recompute_modules", stage.recompute_modules, () if every or of_any or of_operators else listed
 
 
 def exchanges_again(stage: Stage) -> bool:
@@ -215,13 +219,38 @@ def _module_violations(plan: PipelinePlan, request: TrainingRequest, index: int)
     if stage.recompute_modules is None:
         return
     named = stage.recompute_modules.split("+")
-    in_order = [module for module in _MODULES if module in named]
+    single = sorted({name for name in named if "/" in name})
+    in_order = [*(module for module in _MODULES if module in named), *single]
+    for name in single:
+        yield from _operator_violations(name, request, where)
     if named != in_order or stage.recompute is not Recompute.FINE_GRAINED:
         given = f"{stage.recompute_modules!r} under recompute {stage.recompute.value}"
         yield Violation(Rule.STAGES, where, f"{given}; modules are {', '.join(_MODULES)}, under fine-grained")
     others = {other.recompute_modules for other in plan.stages if other.recompute is Recompute.FINE_GRAINED}
     if len(others) > 1 and request.search.stage_degrees is StageDegrees.SAME:
         yield Violation(Rule.STAGES, where, f"{stage.recompute_modules}; all stages run the same modules again")
+
+
+def _operator_violations(name: str, request: TrainingRequest, where: str) -> Iterator[Violation]:
+    """An operator that runs again by itself is one of a layer, in the free space: neither a scan, which keeps the states that
+    it began with, nor one that sends tokens to experts or gets them back."""
+    block_name, _, operator_name = name.partition("/")
+    if request.search.space is not Space.FREE:
+        yield Violation(Rule.LAUNCHER, where, f"{name}; no launcher runs single operators again")
+    block = next((block for block in request.model.blocks if block.name == block_name), None)
+    operators = () if block is None else block.operators
+    operator = next((each for each in operators if each.name == operator_name), None)
+    ends = {OperatorKind.EMBEDDING, OperatorKind.LOSS} & {each.kind for each in operators}
+    if operator is None or ends or operator.kind in (OperatorKind.SCAN, OperatorKind.CONVOLUTION):
+        yield Violation(Rule.STAGES, where, f"{name} is no operator of a layer that can run again")
+        return
+    assert block is not None, "it has the operator"
+    inside = {each.name for each in operators if picked_dims(each)} | between_experts(block)
+    neighbours = [each for each in operators if each.name in inside]
+    to_experts = {tensor.name for each in neighbours for tensor in each.inputs} & {t.name for t in operator.outputs}
+    from_experts = {tensor.name for each in neighbours for tensor in each.outputs} & {t.name for t in operator.inputs}
+    if operator.name not in inside and (to_experts or from_experts):
+        yield Violation(Rule.STAGES, where, f"{name} sends tokens to experts or gets them back")
 
 
 def recomputed_of_part(stage: Stage, layers: Sequence[int]) -> Sequence[int]:

@@ -16,7 +16,7 @@ from meshwright.solver.problem.launchers.trainers import TRAINERS, Trainer
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.documents import latent_bytes, read_backward
 from meshwright.solver.verify.launchers import Layers
-from meshwright.solver.verify.rules import ModelSplit, picked_dims
+from meshwright.solver.verify.rules import ModelSplit, between_experts, picked_dims
 from meshwright.solver.verify.training.mixers import copies_after_exchange, crowded_rows, first_states_bytes, fullest_share
 from meshwright.solver.verify.training.sharding import stored_split, strategies_by_operator
 
@@ -152,7 +152,8 @@ def _run_for_rebuilding(block: Block, dropped: set[str], saved: set[str]) -> set
 
 
 def run_again_fine_grained(block: Block, modules: str | None = None) -> tuple[set[str], set[str]]:
-    """Operators of the ``modules`` that fine-grained recomputation may run again, and of those that run again whole.
+    """Operators of the ``modules`` that fine-grained recomputation may run again, those named as block/operator among them, and
+    of those that run again whole.
 
     The first are norms, what lies between products of experts, and on the way into attention the products of normed latents
     with the rotation behind them (DeepSeek-V3 report, section 3.2.3); all of these where no module is named. The others are
@@ -162,10 +163,11 @@ def run_again_fine_grained(block: Block, modules: str | None = None) -> tuple[se
     light: set[str] = set()
     for name, found in (
         ("layernorm", {operator.name for operator in block.operators if operator.kind is OperatorKind.NORM}),
-        ("moe_act", _between_experts(block)),
+        ("moe_act", between_experts(block)),
         ("mla_up_proj", _from_latents(block)),
     ):
         light |= found if name in named else set()
+    light |= {operator.name for operator in block.operators if f"{block.name}/{operator.name}" in named}
     columns = {dim for name in named for dim in _COLUMNS.get(name, ())}
     whole = {op.name for op in block.operators if any(columns & {*t.dims} for t in (*op.inputs, *op.outputs))}
     if "core_attn" in named:
@@ -182,18 +184,6 @@ _COLUMNS = {
     "moe": ("experts", "top_k", "expert_ffn", "expert_latent", "shared_ffn"),
 }
 """Dims of what lies inside feed-forward layers, by the name of their module."""
-
-
-def _between_experts(block: Block) -> set[str]:
-    writer = {tensor.name: operator for operator in block.operators for tensor in operator.outputs}
-    found: set[str] = set()
-    for operator in block.operators:
-        before = [writer.get(tensor.name) for tensor in operator.inputs]
-        after = [reader for reader in block.operators if _names(reader.inputs) & _names(operator.outputs)]
-        between = all(op is not None and picked_dims(op) for op in before) and any(picked_dims(op) for op in after)
-        if operator.kind is OperatorKind.ELEMENTWISE and between:
-            found.add(operator.name)
-    return found
 
 
 def _from_latents(block: Block) -> set[str]:

@@ -22,7 +22,7 @@ from meshwright.solver.answer.predicted import SearchStats, Status
 from meshwright.solver.control import OnProgress, Progress, Stop
 from meshwright.solver.problem.choice import Unnamed
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, Launcher, Space, StageDegrees
-from meshwright.solver.problem.declared.recompute_modules import ANY
+from meshwright.solver.problem.declared.recompute_modules import ANY, OPERATORS
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
@@ -138,7 +138,7 @@ def launchable_part(search: Search, launcher: Launcher) -> Search:
         and isinstance(entry.choice.published, tuple)
         and entry.choice.published[0] in (getattr(search, name) or ())
     }
-    if ANY in search.recompute_modules:
+    if {ANY, OPERATORS} & {*search.recompute_modules}:
         closed["recompute_modules"] = ()
     return replace(
         search,

@@ -15,7 +15,7 @@ from meshwright.solver.answer.layouts import Pipelines, Placement, Uniform, reco
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, Reason, SearchStats, Status
 from meshwright.solver.answer.stage import Axes, Stage
-from meshwright.solver.blocks.recompute import modules_of
+from meshwright.solver.blocks.recompute import modules_of, operators_again
 from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute, TpOverlap
@@ -200,7 +200,8 @@ def _given_modules(stages: Sequence[Stage], model: ModelGraph) -> str | None:
     named = {stage.recompute_modules for stage in stages if stage.recompute is Recompute.FINE_GRAINED}
     beside = {stage.recompute_modules for stage in stages if stage.recompute is not Recompute.FINE_GRAINED} - {None}
     modules = next(iter(named), None)
-    if len(named) > 1 or beside or (modules is not None and modules not in sets_of(modules_of(model), (modules,))):
+    known = modules is None or modules in sets_of(modules_of(model), (modules,), operators_again(model))
+    if len(named) > 1 or beside or not known:
         raise PlanFileError(
             "recompute_modules can't be",
             given=", ".join(sorted({str(stage.recompute_modules) for stage in stages})),

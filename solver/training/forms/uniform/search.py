@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason, unfinished_search
 from meshwright.solver.control import OnProgress, Stop, heed, part_of, steps_of
-from meshwright.solver.problem.declared.recompute_modules import ANY
+from meshwright.solver.problem.declared.recompute_modules import ANY, OPERATORS
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -81,7 +81,7 @@ def _plan_in_given_order(
 
     known_s = math.inf if inside is None or inside.plan.certificate.objective is None else inside.plan.certificate.objective
     begin = None if inside is None else inside.solved
-    if begin is None and ANY in request.search.recompute_modules:
+    if begin is None and {ANY, OPERATORS} & {*request.search.recompute_modules}:
         usual = replace(request, search=replace(request.search, recompute_modules=()))
         begin = search(usual, costs, stop=part_of(stop, SHARE), progress=_without_bounds(progress), limit=known_s).best
     result = search(

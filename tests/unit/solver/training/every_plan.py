@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.costmodels.model.operators import AttentionMask, OperatorKind
 from meshwright.costmodels.pipeline import TOKEN_SLICED, Schedule
-from meshwright.solver.blocks.tp_strategies import REPLICATED, sharded
+from meshwright.solver.blocks.tp_strategies import REPLICATED, Spec, sharded
 from meshwright.solver.problem.carried_choices import MeshChoices, StageChoices
 from meshwright.solver.problem.choices import Gradients, Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.declared.cp_keys import CpKeys
@@ -25,6 +25,7 @@ from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, DecisionCost, StageSpan, StageTable, evaluate_decision
 from meshwright.solver.training.space.candidates import Candidate
 from meshwright.solver.training.space.meshes import Mesh
+from meshwright.solver.training.space.rerun_choices import RerunChoices
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.sliced_sequences import slice_times_s
 from tests.unit.solver.training.every_place import Place, every_place
@@ -98,7 +99,7 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
                     sliced = bool(pipelining.slices)
                     named = [mode for mode in modes if not (sliced and mode is Recompute.FINE_GRAINED)]
                     every_mode = [tuple(modes)] if by_stage else [(mode,) for mode in named]
-                    for choice, words in every_set_of_modules(request, every_mode):
+                    for choice, words in every_set_of_modules(request, every_mode, tp, layout):
                         places = list(every_place(request, zero if dp * cp > 1 else None, m))
                         experts = every_expert_mesh(request, dp * cp, tp)
                         ulysses_of = every_ulysses(request, tp, cp)
@@ -128,7 +129,7 @@ def every_candidate(request: TrainingRequest) -> Iterator[Candidate]:
 
 
 def every_set_of_modules(
-    request: TrainingRequest, choices: list[tuple[Recompute, ...]]
+    request: TrainingRequest, choices: list[tuple[Recompute, ...]], tp: int, layout: Spec
 ) -> Iterator[tuple[tuple[Recompute, ...], str | None]]:
     """Choices of modes, with each set of modules where fine-grained recomputation is among them; None for the usual set."""
     search = request.search
@@ -137,16 +138,22 @@ def every_set_of_modules(
         if not asked or Recompute.FINE_GRAINED not in choice:
             yield choice, None
             continue
-        others = choice if "any" in asked else tuple(mode for mode in choice if mode is not Recompute.FINE_GRAINED)
+        others = (
+            choice if {"any", "operators"} & {*asked} else tuple(mode for mode in choice if mode is not Recompute.FINE_GRAINED)
+        )
         if others:
             yield others, None
         for words in every_named_set(request.model, asked):
             yield choice, words
+        if "operators" in asked:
+            # That these are the least-time ones is shown against all sets of operators elsewhere.
+            every = RerunChoices(request).sets(tp, layout)
+            yield from ((choice, words) for words in every if words is not None and "/" in words and words not in asked)
 
 
 def every_named_set(model: ModelGraph, asked: tuple[str, ...]) -> Iterator[str]:
     """The sets that are asked for; of any all that can be told apart by what they save, but the usual one."""
-    yield from (words for words in asked if words != "any")
+    yield from (words for words in asked if words not in ("any", "operators"))
     if "any" not in asked:
         return
     operators = [op for block in model.blocks for op in block.operators if "vocab" not in op.dims]

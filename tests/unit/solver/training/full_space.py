@@ -16,7 +16,7 @@ from meshwright.solver.problem.choice import TRAINING, Launched, Unnamed
 from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
 from meshwright.solver.problem.declared.operator_splits import OperatorSplit
 from meshwright.solver.problem.declared.rank_order import RankOrder
-from meshwright.solver.problem.declared.recompute_modules import ANY, words_of_modules
+from meshwright.solver.problem.declared.recompute_modules import ANY, OPERATORS, words_of_modules
 from meshwright.solver.problem.graph import Block, BlockRun, ModelGraph
 from meshwright.solver.problem.layer_dag import layer_dag
 from meshwright.solver.problem.request import TrainingRequest
@@ -114,6 +114,8 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
         sets = [has[: int(modules.integers(1, len(has) + 1))], has[-1:], has]
         named = tuple(words_of_modules(each) for each in sets[: int(modules.integers(1, 4))])
         asked = (ANY,) if modules.random() < 0.3 else named
+        if request.search.space is Space.FREE and modules.random() < 0.5:
+            asked = (OPERATORS,) if modules.random() < 0.7 else (*named, OPERATORS)
         request = replace(request, search=replace(request.search, recompute_modules=asked))
     splits = np.random.default_rng([seed, 12])
     if request.search.space is Space.FREE and request.search.system is None and splits.random() < 0.3:

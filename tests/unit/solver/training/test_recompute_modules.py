@@ -12,7 +12,8 @@ from meshwright.app.requests.named_plans import request_of_name
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
-from meshwright.solver.blocks.recompute import kept_tensors, modules_of
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.blocks.recompute import kept_tensors, modules_of, rerunnable
 from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem, with_modules
 from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Recompute, Space
@@ -153,7 +154,7 @@ def test_other_names_and_modules_that_a_model_lacks_are_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"no module.*'?mpl'?.*layernorm, moe_act"):
         Search(recompute_modules=("mpl",))
     assert Search(recompute_modules=("mlp+layernorm",)).recompute_modules == ("layernorm+mlp",)
-    with pytest.raises(WorkloadError, match="the model has no such modules; given: 'mlp'"):
+    with pytest.raises(WorkloadError, match=r"the model has no such modules.*; given: 'mlp'"):
         planned(request("mlp"))
     plan = planned(request("moe_act"))
     first, *others = flat(plan).stages
@@ -175,3 +176,57 @@ def test_megatron_cores_words_are_modes_or_sets() -> None:
     assert choices.under(Recompute.FULL) == StageChoices() == choices.under(Recompute.NONE)
     assert StageChoices().modules == USUAL_MODULES
     assert choices.restricted(Search()).recompute_modules == ("core_attn+mlp",)
+
+
+def of_operators(*modules: str, **search: object) -> TrainingRequest:
+    """A request of the free space on which memory binds a little."""
+    fields: dict[str, object] = {"space": Space.FREE, "tp": (2,), "pp": (1,), "cp": (1,), "microbatch": (1,)}
+    cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 1),))
+    workload = TrainingWorkload("training", global_batch=64, seq_len=16384)
+    fields |= {"recompute": (Recompute.NONE, LIGHT)}
+    asked = Search(**(fields | search), recompute_modules=modules)  # type: ignore[arg-type]
+    return TrainingRequest(model("llama-3.1-8b"), cluster, workload, search=asked)
+
+
+def test_single_operators_run_again_where_it_takes_less_time() -> None:
+    usual, asked = planned(of_operators()), of_operators("operators")
+    plan = planned(asked)
+    assert tokens_per_s(plan) > 1.001 * tokens_per_s(usual)
+    (stage,) = flat(plan).stages
+    assert stage.recompute is LIGHT and stage.recompute_modules == "layer/rope"
+    assert tokens_per_s(planned(of_operators("layer/rope"))) == tokens_per_s(plan)
+    assert flat(predict_training(asked, plan)).stages[0].recompute_modules == "layer/rope"
+    assert Rule.SEARCH in broken(plan, of_operators("layernorm"))
+    assert "recompute_modules operators" in plan.certificate.space
+
+
+@pytest.mark.parametrize("words", ["layer/embed", "head/final_norm", "layer/rope+layer/act", "rope"])
+def test_the_checker_refuses_operators_that_are_none_of_a_layer(words: str) -> None:
+    asked = of_operators("operators")
+    plan = planned(asked)
+    (stage,) = flat(plan).stages
+    assert Rule.STAGES in broken(with_fields(plan, stages=(replace(stage, recompute_modules=words),)), asked)
+
+
+def test_what_goes_to_experts_and_back_does_not_go_again_by_itself() -> None:
+    layer = next(block for block in model("mixtral-8x7b").blocks if block.name.startswith("layer"))
+    single = rerunnable(layer)
+    assert "layer/experts_act" in single and not {"layer/dispatch", "layer/combine"} & {*single}
+    plan = planned(request("moe_act", space=Space.FREE))
+    stages = tuple(replace(each, recompute_modules="layer/combine") for each in flat(plan).stages)
+    assert Rule.STAGES in broken(with_fields(plan, stages=stages), request("operators", space=Space.FREE))
+
+
+def test_no_launcher_runs_single_operators_again() -> None:
+    with pytest.raises(WorkloadError, match=r"no such operators"):
+        planned(request("layer/experts_act"))
+    assert not any("/" in (family.modules or "") for family in families(request("operators")))
+
+
+def broken(plan: Plan, asked: TrainingRequest) -> set[Rule]:
+    return {violation.rule for violation in check(plan, asked)}
+
+
+def tokens_per_s(plan: Plan) -> float:
+    assert plan.predicted is not None and plan.predicted.tokens_per_s is not None
+    return plan.predicted.tokens_per_s
