@@ -85,7 +85,7 @@ def feasible_plan(
     """
     assert result.best is not None and result.bound is not None
     best = result.best
-    others = [Costed(request, costs, solved) for solved in result.alternatives]
+    others = [Costed(request, costs, solved) for solved in (*result.alternatives, *result.near)]
     rivals = runners_up(costs, best, result)
     certificate = _step_certificate(request, best, result)
     if sized is not None:
@@ -439,7 +439,7 @@ _PART_NAMES = {
 def runners_up(costs: TrainingCosts, best: Solved, result: SearchResult) -> tuple[RunnerUp, ...]:
     """The best plan of each other mesh, fastest first, after the meshes that looked faster and did not fit."""
     seen = {best.decision.candidate.mesh}
-    fit_somehow = {solved.decision.candidate.mesh for solved in (best, *result.alternatives)}
+    fit_somehow = {solved.decision.candidate.mesh for solved in (best, *result.alternatives, *result.near)}
     refused: list[RunnerUp] = []
     for mesh, (candidate, shortfall) in result.refused.items():
         if mesh not in fit_somehow and len(refused) < MAX_RUNNERS_UP // 2:
@@ -452,7 +452,7 @@ def runners_up(costs: TrainingCosts, best: Solved, result: SearchResult) -> tupl
                 )
             )
     slower: list[RunnerUp] = []
-    for solved in sorted(result.alternatives, key=lambda s: (s.value, s.sort_key)):
+    for solved in sorted((*result.alternatives, *result.near), key=lambda s: (s.value, s.sort_key)):
         if solved.decision.candidate.mesh not in seen and len(slower) < MAX_RUNNERS_UP - len(refused):
             seen.add(solved.decision.candidate.mesh)
             slower.append(RunnerUp(summary(solved.decision.candidate), solved.value, _why_worse(costs, best, solved)))

@@ -6,8 +6,9 @@ recompute modes; a *member* (a family with ZeRO stage, recompute modes and shard
 Members are solved exactly by the stage partition. Whatever is popped next has the lowest bound of all that is left, so the
 search may stop as soon as that bound reaches the best plan found.
 
-Chains of layers in the free space have hundreds of shardings a candidate. There a family's members are bounded in arrays
-(`bundles`): first by place of state, then by candidate and choice of the main block, then one by one without their tables.
+In the free space, whose candidates have hundreds of shardings, and in large launchable ones a family's members are bounded in
+arrays (`Bundling`): first by place of state, then by candidate and choice of the main block, then one by one without their
+tables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +134,12 @@ class Entries:
     entries: list[BoundedMembers]
     done: int = 0
 
+    def skip(self, is_known: Callable[[Candidate], bool]) -> bool:
+        """Pass over the next entries whose candidates are known; return True if others are left."""
+        while self.done < len(self.entries) and is_known(self.entries[self.done].candidate):
+            self.done += 1
+        return self.done < len(self.entries)
+
 
 @dataclass(eq=False)
 class Bundling:
@@ -218,6 +225,15 @@ class ChunkChoices:
     def members(self, candidates: Iterable[Candidate], costs: TrainingCosts) -> Iterator[Member]:
         """Some of them, each a member."""
         return _members_of(candidates, self.sharding, self.kinds, costs)
+
+
+def _plain_members_of(family: CandidateFamily, costs: TrainingCosts) -> Iterator[Member]:
+    """Members of a family under its first schedule and ZeRO-1, or what comes next to that, with each choice of recompute
+    modes."""
+    place = min(family.places, key=lambda each: abs(each.zero_stage - 1))
+    plain = replace(family, places=(place,), pipelinings=family.pipelinings[:1], layers=RecomputedLayers.ALL_OR_NONE)
+    for choice in plain.by_recompute():
+        yield from (node for node in expand(choice, costs) if isinstance(node, Member))
 
 
 _PLACE_AND_MODES = attrgetter(*(each.name for each in fields(StatePlace)), "recompute")
@@ -309,16 +325,25 @@ MIN_ALTERNATIVES = 3
 """Losing meshes that the search looks at before it ends, so that a runner-up can be named."""
 
 MAX_EXTRA_MEMBERS = 200
-"""Members solved only to find runners-up, at most."""
+"""Members solved only to find runners-up, or plans that leave more memory, at most."""
 
 MAX_EXTRA_NODES = 256
 """Nodes looked at only to find runners-up, at most: about a second. Tens of thousands may be left, none of which fits."""
 
+MOST_LISTED = 200_000
+"""Candidates of launchable spaces whose members are listed one by one, at most: up to there, bundles take as long."""
+
 MOST_KEPT_NEAR = 20_000
-"""Candidates of spaces whose bundles keep plans within reach of the best, at most: these take a second or two."""
+"""Candidates of free spaces whose bundles keep plans within reach of the best, at most: these take a second or two."""
 
 MOST_NEAR_NODES = 256
 """Nodes looked at only to find plans within reach of the best, at most."""
+
+MOST_NEAR_BUNDLES = 2048
+"""The same of launchable spaces that are searched in bundles: two to three seconds."""
+
+SLOWEST_THRIFTY = 2.0
+"""Times the best step that plans which leave more memory may take: so far went those of searches that list members."""
 
 
 Describe = Callable[[SearchResult], Plan | None]
@@ -346,7 +371,7 @@ def search(
     least the limit. ``holds`` leaves out plans whose devices hold more parameters. ``begin`` is a plan of the space that is
     known: the answer is no worse, and the same as without it where the search runs to its end. ``floor`` is a known bound.
     With a ``reach`` it goes on when the best is proven, for one plan of each kind that is worth that share more at most.
-    ``bundled`` bounds members of a chain in arrays in any space, not in the free one alone: faster, with fewer alternatives.
+    ``bundled`` bounds members in arrays in small launchable spaces too, and keeps to the best plan: it comes sooner.
     """
     state = _Search(request, costs, aim or LeastStepTime(costs), holds, begin, reach, limit, bundled, stop)
     told: Solved | None = None
@@ -362,6 +387,7 @@ def search(
             # What became of its part counts; the rest is still open under its bound.
             state.put_back(bound, node)
             break
+    state.try_thrifty(stop)
     result = state.finish()
     if result.bound is not None and result.bound < floor:
         result.bound = floor if result.best is None else min(floor, result.best.value)
@@ -414,10 +440,8 @@ class _Search:
         self.n_extra = 0
         self.n_beyond = 0
         self.solved_meshes: set[Mesh] = set()
-        # Elsewhere a candidate has few shardings, and its members are listed: all that are worked out are alternatives.
-        many = bundled or request.search.space is Space.FREE
-        many = many and isinstance(self.aim, LeastStepTime)
-        self.bundling = Bundling(costs) if many else None
+        self._kinds: set[tuple[object, ...]] = set()
+        self._n_kinds_of = 0
         self.heap: list[tuple[float, int, _Node]] = []
         self._order = itertools.count()
         self._plain: dict[tuple[object, ...], float | None] = {}
@@ -429,6 +453,12 @@ class _Search:
             self.result.n_candidates += family.n_candidates
             index = next(self._order)
             self._push(self._launch_bound(family), _Unpriced(family, index), index)
+        # Where members are listed, all that are worked out are alternatives; in bundles few are.
+        n_candidates, only_best = self.result.n_candidates, bundled or request.search.space is Space.FREE
+        many = (only_best or n_candidates > MOST_LISTED) and isinstance(self.aim, LeastStepTime)
+        self.bundling = Bundling(costs) if many else None
+        self._gathers = many and not only_best and reach > 0.0
+        self._keeps_near = not many or self._gathers or n_candidates <= MOST_KEPT_NEAR
 
     def is_over(self, limit: float) -> bool:
         """Return True if nothing left can matter: the best is proven and has rivals to show, or all is beyond the limit."""
@@ -460,7 +490,7 @@ class _Search:
                 self.expand_family(bound, node)
             case Bundle() | Entries():
                 self.open_bundle(bound, node)
-            case Pending():
+            case Pending() if not self._knows(node.candidate):
                 self.make_member(bound, node)
             case ChunkChoices():
                 self.expand_choices(node)
@@ -528,6 +558,8 @@ class _Search:
     def open_bundle(self, bound: float, node: Bundle | Entries) -> None:
         """Put what a bundle, or the next of its entries, is opened into in its place."""
         assert self.bundling is not None
+        if isinstance(node, Entries) and not node.skip(self._knows):
+            return
         for least, opened in self.bundling.opened(bound, node, self.below):
             self._push(least, opened)
 
@@ -579,26 +611,64 @@ class _Search:
         looked = self.n_extra >= MAX_EXTRA_MEMBERS or self.n_beyond >= MAX_EXTRA_NODES
         return looked or len(self.solved_meshes) > MIN_ALTERNATIVES
 
-    @property
-    def _keeps_near(self) -> bool:
-        """True if members a little worse than the best are kept: bundles of large spaces drop them."""
-        return self.bundling is None or self.result.n_candidates <= MOST_KEPT_NEAR
-
     def _looks_near(self) -> bool:
         """Return True while plans within reach of the proven best are looked for."""
-        return self.reach > 0.0 and not self.result.all_near and self.n_beyond < MOST_NEAR_NODES
+        most = MOST_NEAR_BUNDLES if self._gathers else MOST_NEAR_NODES
+        return self.reach > 0.0 and not self.result.all_near and self.n_beyond < most
 
     def _try_near(self, member: Member) -> None:
         """Solve a member for the plans within reach, unless one of its kind is known."""
         result = self.result
         assert result.best is not None, "what is near is near the best"
-        limit = result.best.value * (1 + self.reach)
-        known = (each.decision.candidate for each in (result.best, *result.alternatives, *result.near) if each.value <= limit)
-        if member.candidate.kind in {candidate.kind for candidate in known}:
+        if self._knows(member.candidate):
             return
         solved = self._solve(member)
-        if isinstance(solved, Solved) and solved.value <= limit:
+        if isinstance(solved, Solved) and solved.value <= result.best.value * (1 + self.reach):
             result.near.append(solved)
+
+    def _knows(self, candidate: Candidate) -> bool:
+        """Return True if the best is proven and a plan of the candidate's kind is known within reach."""
+        result = self.result
+        if not result.complete or result.best is None:
+            return False
+        known, limit = (result.best, *result.alternatives, *result.near), result.best.value * (1 + self.reach)
+        if len(known) != self._n_kinds_of:
+            self._n_kinds_of = len(known)
+            self._kinds = {each.decision.candidate.kind for each in known if each.value <= limit}
+        return candidate.kind in self._kinds
+
+    def try_thrifty(self, stop: Stop) -> None:
+        """Once the best is proven in bundles, which solve few members, solve some that leave more memory or take less energy.
+
+        ZeRO-1 saves memory and sends no more than ZeRO-0 (Rajbhandari et al. 2020, section 7); what leaves most is the smallest
+        micro-batch and recomputation, at other degrees.
+        """
+        best = self.result.best
+        if not (self._gathers and self.result.complete and best is not None):
+            return
+        n_tried, longest = 0, SLOWEST_THRIFTY * best.value
+        for member in self._plain_members(longest):
+            if n_tried == MAX_EXTRA_MEMBERS or stop():
+                return
+            bound = self.aim.member_bound(member)
+            if bound <= longest and least_shortfall_bytes(member) <= 0 and not self._knows(member.candidate):
+                n_tried += 1
+                solved = self._solve(member)
+                if isinstance(solved, Solved) and solved.value <= longest:
+                    self.result.alternatives.append(solved)
+
+    def _plain_members(self, longest: float) -> Iterator[Member]:
+        """Yield members of each mesh's family of the smallest micro-batch, of several that with the lowest bound; meshes in the
+        order of these, none beyond ``longest``."""
+        found: dict[Mesh, tuple[int, float, CandidateFamily]] = {}
+        for family in families(self.costs.request):
+            known = found.get(family.mesh)
+            if Bundling.suits(family) and (known is None or family.microbatch <= known[0]):
+                bound = self.aim.family_bound(family)
+                if bound is not None and bound <= longest and (known is None or (family.microbatch, bound) < known[:2]):
+                    found[family.mesh] = (family.microbatch, bound, family)
+        for _, _, family in sorted(found.values(), key=itemgetter(1)):
+            yield from _plain_members_of(family, self.costs)
 
     def progress(self, bound: float, describe: Describe | None) -> Progress:
         """Where the search stands."""

@@ -9,15 +9,23 @@ import pytest
 
 from meshwright.app.base.plan_words import equals_in_words
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.choices import Objective, Space
 from meshwright.solver.problem.request import Slo, TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Decision, evaluate_decision, step_energy_j, time_breakdown
 from meshwright.solver.training.planner import plan_training
+from meshwright.solver.training.report.device_counts import Costed, frontier, headroom_bytes
 from meshwright.solver.training.report.equals import MOST_TO_TRY, RANKING_NOISE, RankingNoise, energy_of, equal_plans
 from meshwright.solver.training.report.plan_report import instead_of
+from meshwright.solver.training.search import best_first
 from meshwright.solver.training.search.aims import LeastEnergy
-from meshwright.solver.training.search.best_first import SearchResult, decision_tables, expand, search
+from meshwright.solver.training.search.best_first import (
+    SLOWEST_THRIFTY,
+    SearchResult,
+    decision_tables,
+    expand,
+    search,
+)
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.search.partition import MemoryShortfall, partition_stages
 from meshwright.solver.training.space.candidates import families
@@ -64,6 +72,42 @@ def test_the_answer_is_the_same_and_every_kind_is_found(seed: int) -> None:
     assert found <= expected
     assert wide.all_near and found == expected
     assert equal_plans(TrainingCosts(request), wide).count == len(expected)
+
+
+@pytest.mark.slow_beyond(2)
+@pytest.mark.parametrize("seed", [seed for seed in range(40) if random_request(seed).search.space is not Space.FREE][:8])
+def test_large_launchable_spaces_show_as_much_beside_the_best(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = random_request(seed)
+    listed = searched(request, REACH)
+    monkeypatch.setattr(best_first, "MOST_LISTED", 0)
+    wide = searched(request, REACH)
+    if wide.best is None or listed.best is None:
+        assert wide.best is listed.best
+        return
+    assert wide.best.decision == listed.best.decision and wide.bound == pytest.approx(listed.bound, rel=1e-12)
+    assert wide.complete and wide.all_near
+    limit_s = wide.best.value * (1 + REACH)
+    found = {each.decision.candidate.kind for each in (wide.best, *wide.alternatives, *wide.near) if each.value <= limit_s}
+    assert found == kinds_within(request, limit_s)
+    costs = TrainingCosts(request)
+    points = [
+        len(
+            frontier(Costed(request, costs, wide.best), (Costed(request, costs, each) for each in (*of.alternatives, *of.near)))
+        )
+        for of in (listed, wide)
+    ]
+    assert points[1] >= points[0]
+
+
+@pytest.mark.parametrize("seed", [6, 13])
+def test_large_launchable_spaces_show_slower_plans_that_leave_more_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best_first, "MOST_LISTED", 0)
+    wide = searched(random_request(seed), REACH)
+    assert wide.best is not None
+    plans, limit_s = (wide.best, *wide.alternatives, *wide.near), wide.best.value * (1 + REACH)
+    most = max(headroom_bytes(each.cost) for each in plans if each.value <= limit_s)
+    thrifty = [each for each in plans if each.value > limit_s and headroom_bytes(each.cost) > most]
+    assert thrifty and all(each.cost.fits and each.value <= SLOWEST_THRIFTY * wide.best.value for each in thrifty)
 
 
 @pytest.mark.slow
