@@ -186,6 +186,7 @@ def _with_engine(document: object) -> object:
 _SAY_NOTHING: tuple[tuple[str, str, object], ...] = (
     *((part, name, None) for part, name in (("model", "hyperparameters"), ("search", "memory_share"))),
     *(("workload", name, None) for name in ("speculation", "implementation", "adapter", "lengths", "run_tokens")),
+    ("search", "layer_kinds", 1),
     *(("search", name, []) for name in ("cp_keys", "expert_overlap", "recompute_modules", "operator_splits", "constraints")),
     ("workload", "dispatch_format", DispatchFormat.WORKING),
     ("workload", "router", Router.RANDOM),

@@ -30,6 +30,7 @@ from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.implementation import StatedImplementation
+from meshwright.solver.problem.layer_kinds import with_layer_kinds
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
@@ -235,6 +236,8 @@ class TrainingRequest:
     """Everything a training plan depends on, references resolved.
 
     calibrations   measured ones that devices of the cluster name; those that are shipped need no entry
+
+    Equal layers of the model are told apart where the search has several kinds of them.
     """
 
     model: ModelGraph
@@ -254,6 +257,7 @@ class TrainingRequest:
                 allowed=f"at most {positions}",
             )
         _require_adapted(self.model, self.workload)
+        object.__setattr__(self, "model", with_layer_kinds(self.model, self.search.layer_kinds))
         require_satisfiable(self.search.constraints, self.model)
         _require_targets_of(self.slo, self.workload)
         if self.slo.max_cost_per_million_tokens is not None and not self.cluster.price_per_hour:

@@ -53,6 +53,7 @@ from meshwright.solver.problem.declared.operator_splits import OPERATOR_SPLITS, 
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
 from meshwright.solver.problem.declared.recompute_modules import RECOMPUTE_MODULES, in_order
+from meshwright.solver.problem.layer_kinds import MOST_KINDS
 
 # The kinds of choices that fields of a search are: each says what all fields of its kind have in common.
 
@@ -187,6 +188,7 @@ class Search:
     cp_keys                      whether cp ranks pass keys and values around a ring or gather them; none named: a ring
     operator_splits              what operators of the free space may split over tp beside their dims: the batch, the storage of
                                  weights that ranks use whole; none named: neither
+    layer_kinds                  kinds into which equal layers fall in turn, each with shardings of its own
     constraints                  shardings of operators and tensors that are named, operators alike, and layers on a stage
     system                       only what this published planner searches
     frontier                     which plans the frontier is of; a sweep takes many searches for training, less for serving
@@ -380,6 +382,7 @@ class Search:
     rank_order: Annotated[tuple[RankOrder, ...], RANK_ORDER] = ()
     cp_keys: Annotated[tuple[CpKeys, ...], CP_KEYS] = ()
     operator_splits: Annotated[tuple[OperatorSplit, ...], OPERATOR_SPLITS] = ()
+    layer_kinds: Annotated[int, Interval(ge=1, le=MOST_KINDS), setting("layer_kinds", TRAINING, said=Said.BY_FORM)] = 1
     constraints: Annotated[tuple[Constraint, ...], Len(0, MOST_CONSTRAINTS), CONSTRAINTS] = ()
     system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None
     frontier: Annotated[FrontierScope, setting("frontier", said=Said.NOT_OF_THE_SPACE)] = FrontierScope.VISITED

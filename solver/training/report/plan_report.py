@@ -242,6 +242,7 @@ def space_text(request: TrainingRequest) -> str:
         *titles, last = (TRAITS[schedule].title for schedule in Schedule if Pipelining(schedule).modes_by_stage)
         by_stage = f"{', '.join(titles)} and {last}"
         space = f"free: any dim over the tp axis in each block, recompute chosen for each stage of {by_stage}"
+        space += f", equal layers of {search.layer_kinds} kinds in turn" if search.layer_kinds > 1 else ""
     if search.system is not None:
         space = f"what {search.system.value} searches, {space}"
     restricted = restrictions_text(search, TRAINING)

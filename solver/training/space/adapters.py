@@ -26,21 +26,27 @@ def refuse_workload(request: TrainingRequest) -> None:
 
 
 def refuse_splits(request: TrainingRequest) -> None:
-    """Raise WorkloadError for splits of operators that no launcher and no published planner has, or of frozen weights."""
+    """Raise WorkloadError for splits of operators and kinds of layers that no launcher and no published planner has, for splits
+    of frozen weights, and for constraints, which name blocks, beside kinds of layers."""
     search, stated = request.search, request.workload.implementation
-    if not search.operator_splits:
+    opened = {"operator_splits": ", ".join(search.operator_splits), "layer_kinds": "" if search.layer_kinds == 1 else "2"}
+    given = ", ".join(f"search.{name}: {words}" for name, words in opened.items() if words)
+    if not given:
         return
-    given = ", ".join(search.operator_splits)
     if search.space is not Space.FREE or search.system is not None:
         raise WorkloadError(
-            "no launcher and no published planner splits operators so",
-            given=f"search.operator_splits: {given}",
+            "no launcher and no published planner shards operators so",
+            given=given,
             allowed="with search.space: free, without search.system",
         )
-    if stated is not None and stated.trained is TrainedWeights.ADAPTERS:
+    if search.layer_kinds > 1 and search.constraints:
+        raise WorkloadError(
+            "constraints name blocks, which kinds of layers divide", given=given, allowed="without search.constraints"
+        )
+    if search.operator_splits and stated is not None and stated.trained is TrainedWeights.ADAPTERS:
         raise WorkloadError(
             "weights that are not trained are not stored split",
-            given=f"search.operator_splits: {given}",
+            given=given,
             allowed="of all weights that are trained",
         )
 

@@ -149,6 +149,7 @@ def launchable_part(search: Search, launcher: Launcher) -> Search:
         group_order=GroupOrder.GIVEN,
         idle_groups=(),
         operator_splits=(),
+        layer_kinds=1,
         **closed,
     )
 
