@@ -35,7 +35,7 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import AnsweredRequest, FrontierPoint, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import OperatorSharding, Stage
-from meshwright.solver.blocks.tp_strategies import REPLICATE
+from meshwright.solver.blocks.tp_strategies import REPLICATE, STORED_SPLIT
 from meshwright.solver.problem.launchers.table import launcher_of
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
 
@@ -274,4 +274,6 @@ def _table(name: str, shardings: Sequence[OperatorSharding], tp: int) -> PageTab
 
 
 def _in_words(strategy: str, tp: int) -> str:
-    return "whole on every rank" if strategy == REPLICATE else f"{strategy} split {tp} ways"
+    dim = strategy.removesuffix(STORED_SPLIT)
+    words = "whole on every rank" if dim == REPLICATE else f"{dim} split {tp} ways"
+    return words if dim == strategy else f"{words}, weights stored {tp} ways"

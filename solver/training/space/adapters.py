@@ -18,7 +18,8 @@ from meshwright.solver.problem.token_prediction import mtp_layers_of
 
 
 def refuse_workload(request: TrainingRequest) -> None:
-    """Raise WorkloadError for a model, a number format, adapters or documents that the search or its launcher is not for."""
+    """Raise WorkloadError for a model, a number format, adapters, documents or ways to shard operators that the search or its
+    launcher is not for."""
     refuse_models(request)
     refuse_adapters(request)
     refuse_documents(request)
