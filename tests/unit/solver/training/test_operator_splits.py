@@ -197,3 +197,15 @@ def test_frozen_weights_are_not_split() -> None:
     frozen = replace(REQUEST.workload, implementation=StatedImplementation(trained=TrainedWeights.ADAPTERS))
     with pytest.raises(WorkloadError, match="not trained"):
         planned(replace(asked(*BOTH), workload=frozen))
+
+
+def test_whole_weights_that_are_stored_split_are_transient() -> None:
+    """A product of 117 million, with gradients of 4 bytes: 0.70 GB, more than the logits of two sequences."""
+    request = asked(*BOTH, microbatch=2)
+    plan = planned(request)
+    (stage,) = flat(plan).stages
+    tight = with_fields(plan, stages=(replace(stage, memory=replace(stage.memory, transient_bytes=0.6e9)),))
+    assert shardings(plan)["layer/gate_up_proj"] == "ffn"
+    assert Rule.TRANSIENT not in {violation.rule for violation in check(tight, request)}
+    split = changed(tight, "layer/gate_up_proj", "seq+weights")
+    assert Rule.TRANSIENT in {violation.rule for violation in check(split, request)}
