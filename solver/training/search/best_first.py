@@ -440,6 +440,7 @@ class _Search:
         self.n_extra = 0
         self.n_beyond = 0
         self.solved_meshes: set[Mesh] = set()
+        self._savers: dict[Mesh, tuple[int, float, CandidateFamily]] = {}
         self._kinds: set[tuple[object, ...]] = set()
         self._n_kinds_of = 0
         self.heap: list[tuple[float, int, _Node]] = []
@@ -527,6 +528,7 @@ class _Search:
         bound = self.aim.family_bound(family)
         if bound is not None:
             self._push(bound, family, unpriced.index)
+            self._take_note(family, bound)
 
     def expand_family(self, bound: float, family: CandidateFamily) -> None:
         """Put a family's choices of recompute modes in its place; of one choice its members, those that differ in chunks
@@ -658,17 +660,17 @@ class _Search:
                     self.result.alternatives.append(solved)
 
     def _plain_members(self, longest: float) -> Iterator[Member]:
-        """Yield members of each mesh's family of the smallest micro-batch, of several that with the lowest bound; meshes in the
-        order of these, none beyond ``longest``."""
-        found: dict[Mesh, tuple[int, float, CandidateFamily]] = {}
-        for family in families(self.costs.request):
-            known = found.get(family.mesh)
-            if Bundling.suits(family) and (known is None or family.microbatch <= known[0]):
-                bound = self.aim.family_bound(family)
-                if bound is not None and bound <= longest and (known is None or (family.microbatch, bound) < known[:2]):
-                    found[family.mesh] = (family.microbatch, bound, family)
-        for _, _, family in sorted(found.values(), key=itemgetter(1)):
-            yield from _plain_members_of(family, self.costs)
+        """Yield plain members of each mesh's family that saves most, meshes in the order of their bounds, none beyond
+        ``longest``."""
+        for _, bound, family in sorted(self._savers.values(), key=itemgetter(1)):
+            if bound <= longest:
+                yield from _plain_members_of(family, self.costs)
+
+    def _take_note(self, family: CandidateFamily, bound: float) -> None:
+        """Take note of a mesh's family of the smallest micro-batch, of several that with the lowest bound."""
+        known = self._savers.get(family.mesh)
+        if Bundling.suits(family) and (known is None or (family.microbatch, bound) < known[:2]):
+            self._savers[family.mesh] = (family.microbatch, bound, family)
 
     def progress(self, bound: float, describe: Describe | None) -> Progress:
         """Where the search stands."""

