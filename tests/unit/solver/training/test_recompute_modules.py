@@ -12,6 +12,7 @@ from meshwright.app.requests.named_plans import request_of_name
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.operators import Operator, OperatorKind
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.recompute import kept_tensors, modules_of, rerunnable
 from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem, with_modules
@@ -221,6 +222,20 @@ def test_no_launcher_runs_single_operators_again() -> None:
     with pytest.raises(WorkloadError, match=r"no such operators"):
         planned(request("layer/experts_act"))
     assert not any("/" in (family.modules or "") for family in families(request("operators")))
+
+
+def test_sets_of_very_many_operators_are_refused() -> None:
+    asked = of_operators("operators")
+    layer = asked.model.block("layer")
+    read = layer.operators[0].inputs[0]
+    more = (
+        Operator(f"more{n}", OperatorKind.ELEMENTWISE, (read,), (replace(read, name=f"side{n}"),), flops_per_element=1.0)
+        for n in range(60)
+    )
+    longer = replace(layer, operators=(*layer.operators, *more))
+    blocks = tuple(longer if block == layer else block for block in asked.model.blocks)
+    with pytest.raises(WorkloadError, match="a block of 71 operators"):
+        planned(replace(asked, model=replace(asked.model, blocks=blocks)))
 
 
 def broken(plan: Plan, asked: TrainingRequest) -> set[Rule]:
