@@ -52,7 +52,7 @@ from meshwright.solver.problem.declared.expert_overlap import EXPERT_OVERLAP, Ex
 from meshwright.solver.problem.declared.operator_splits import OPERATOR_SPLITS, OperatorSplit
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
-from meshwright.solver.problem.declared.recompute_modules import RECOMPUTE_MODULES, in_order
+from meshwright.solver.problem.declared.recompute_modules import RECOMPUTE_MODULES, ModuleSet, in_order
 from meshwright.solver.problem.layer_kinds import MOST_KINDS
 
 # The kinds of choices that fields of a search are: each says what all fields of its kind have in common.
@@ -270,7 +270,7 @@ class Search:
         ),
     ] = ()
     recompute_layers: Annotated[tuple[PositiveInt, ...], RECOMPUTE_LAYERS] = ()
-    recompute_modules: Annotated[tuple[Name, ...], RECOMPUTE_MODULES] = ()
+    recompute_modules: Annotated[tuple[ModuleSet, ...], RECOMPUTE_MODULES] = ()
     zero_stages: Annotated[
         tuple[NonNegativeInt, ...],
         restriction(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 from itertools import chain, combinations
+from typing import Annotated
+
+from annotated_types import Len
 
 from meshwright.costmodels.errors import InvalidInputError, WorkloadError
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERT_LATENT, EXPERTS, FFN, SHARED_FFN, TOP_K
@@ -47,6 +50,10 @@ ANY = "any"
 
 OPERATORS = "operators"
 """The word of a request that allows the sets of single operators that take least time for what they save."""
+
+
+ModuleSet = Annotated[str, Len(1, 2000)]
+"""Words of a set: of 64 operators at most, each with the name of its block."""
 
 
 def is_operator(part: str) -> bool:

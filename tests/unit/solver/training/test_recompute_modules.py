@@ -9,6 +9,7 @@ import pytest
 
 from meshwright.app.models.catalog import model
 from meshwright.app.requests.named_plans import request_of_name
+from meshwright.app.requests.resolve import request_document
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from meshwright.costmodels.hardware import node_type
@@ -27,6 +28,7 @@ from meshwright.solver.training.space.candidates import families, summary
 from meshwright.solver.verify import Rule
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat, with_fields
+from tests.support.requests_given import resolved
 from tests.unit.solver.training.planned import planned
 
 LIGHT = Recompute.FINE_GRAINED
@@ -236,6 +238,12 @@ def test_sets_of_very_many_operators_are_refused() -> None:
     blocks = tuple(longer if block == layer else block for block in asked.model.blocks)
     with pytest.raises(WorkloadError, match="a block of 71 operators"):
         planned(replace(asked, model=replace(asked.model, blocks=blocks)))
+
+
+def test_requests_may_name_as_many_operators_as_plans_do() -> None:
+    words = "+".join(f"layer/operator_{number}" for number in range(64))
+    asked = of_operators(words)
+    assert resolved(request_document(asked)).search.recompute_modules == asked.search.recompute_modules
 
 
 def broken(plan: Plan, asked: TrainingRequest) -> set[Rule]:
