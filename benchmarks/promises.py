@@ -61,7 +61,8 @@ def rates(output: str) -> str:
             first = f"| {found['kind']} | {found['most']}/s | {found['cpu']} ms"
         elif (found := PACED.fullmatch(line)) and first:
             rows.append(f"{first} | {found['rate']}: median {found['median']} ms, 99% within {found['p99']} ms |")
-        elif line.strip():
+        elif line.strip() and "first-visit" not in line:
+            # A link that signs in once is nobody's to read.
             others.append(line.strip())
     head = "| what | at most | processor each | at the rate to be borne |\n|---|---|---|---|"
     return "\n".join([head, *rows, "", *(f"- {line}" for line in others)])
