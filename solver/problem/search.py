@@ -49,7 +49,7 @@ from meshwright.solver.problem.choices import (
 from meshwright.solver.problem.declared.constraints import CONSTRAINTS, Constraint
 from meshwright.solver.problem.declared.cp_keys import CP_KEYS, CpKeys
 from meshwright.solver.problem.declared.expert_overlap import EXPERT_OVERLAP, ExpertOverlap
-from meshwright.solver.problem.declared.operator_splits import OPERATOR_SPLITS, OperatorSplit
+from meshwright.solver.problem.declared.operator_splits import OperatorSplit
 from meshwright.solver.problem.declared.rank_order import RANK_ORDER, RankOrder
 from meshwright.solver.problem.declared.recompute_layers import RECOMPUTE_LAYERS
 from meshwright.solver.problem.declared.recompute_modules import RECOMPUTE_MODULES, ModuleSet, in_order
@@ -381,7 +381,7 @@ class Search:
     ] = ()
     rank_order: Annotated[tuple[RankOrder, ...], RANK_ORDER] = ()
     cp_keys: Annotated[tuple[CpKeys, ...], CP_KEYS] = ()
-    operator_splits: Annotated[tuple[OperatorSplit, ...], OPERATOR_SPLITS] = ()
+    operator_splits: Annotated[tuple[OperatorSplit, ...], setting("operator_splits", TRAINING, said=Said.LISTED)] = ()
     layer_kinds: Annotated[int, Interval(ge=1, le=MOST_KINDS), setting("layer_kinds", TRAINING, said=Said.BY_FORM)] = 1
     constraints: Annotated[tuple[Constraint, ...], Len(0, MOST_CONSTRAINTS), CONSTRAINTS] = ()
     system: Annotated[System | None, setting("system", TRAINING, said=Said.BY_FORM)] = None

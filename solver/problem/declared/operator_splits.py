@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from meshwright.solver.problem.choice import TRAINING, Choice, Launched, LockPlace, Published, Said, Unnamed
-
 
 class OperatorSplit(StrEnum):
     """What an operator splits, whatever its neighbours do."""
@@ -15,16 +13,3 @@ class OperatorSplit(StrEnum):
     WEIGHTS = "weights"
     """The storage of weights that every rank of tp uses whole: gathered before each pass, their gradients scattered (fully
     sharded data parallelism by operator)."""
-
-
-OPERATOR_SPLITS = Choice(
-    word="operator_splits",
-    forms=TRAINING,
-    launched=Launched.NOT_OF_A_PLAN,
-    place=None,
-    unnamed=Unnamed.DEFAULT,
-    published=Published.AS_ASKED,
-    said=Said.LISTED,
-    lock=LockPlace.NOT_OF_A_PLAN,
-    at_most=None,
-)
