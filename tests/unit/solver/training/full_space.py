@@ -108,6 +108,14 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
     if some.random() < 0.25:
         numbers = SOME_LAYERS[: int(some.integers(1, len(SOME_LAYERS) + 1))]
         request = replace(request, search=replace(request.search, recompute_layers=numbers))
+    splits = np.random.default_rng([seed, 12])
+    if request.search.space is Space.FREE and request.search.system is None and splits.random() < 0.3:
+        named = ((OperatorSplit.BATCH,), (OperatorSplit.WEIGHTS,), tuple(OperatorSplit))[int(splits.integers(3))]
+        request = replace(request, search=replace(request.search, operator_splits=named))
+    if rng.random() < 0.15 and not in_slices:
+        request = _branching(request, rng)
+    elif rng.random() < 0.15:
+        request = _with_tied_head(request)
     modules = np.random.default_rng([seed, 11])
     has = modules_of(request.model)
     if has and modules.random() < 0.3:
@@ -117,14 +125,6 @@ def drawn_request(seed: int, rng: Rng) -> TrainingRequest:
         if request.search.space is Space.FREE and modules.random() < 0.5:
             asked = (OPERATORS,) if modules.random() < 0.7 else (*named, OPERATORS)
         request = replace(request, search=replace(request.search, recompute_modules=asked))
-    splits = np.random.default_rng([seed, 12])
-    if request.search.space is Space.FREE and request.search.system is None and splits.random() < 0.3:
-        named = ((OperatorSplit.BATCH,), (OperatorSplit.WEIGHTS,), tuple(OperatorSplit))[int(splits.integers(3))]
-        request = replace(request, search=replace(request.search, operator_splits=named))
-    if rng.random() < 0.15 and not in_slices:
-        request = _branching(request, rng)
-    elif rng.random() < 0.15:
-        request = _with_tied_head(request)
     if rng.random() < 0.5 and not in_slices:
         request = larger(request, rng)
     if rng.random() < 0.25:
