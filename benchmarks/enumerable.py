@@ -195,7 +195,10 @@ def _frontiers_by(
         setting = costs.settings(candidate, kinds[0])[0]
         for block, choices in zip(costs.block_names, costs.combinations_of(candidate, kinds).of_blocks, strict=False):
             rows = np.array([costs.block_cost(block, setting, choice)[:deciding] for choice in choices])
-            made.append(rows[np.lexsort(rows.T[::-1])])
+            rows = rows[np.lexsort(rows.T[::-1])]
+            # Shardings of one cost count once: a solver may keep one of them or all.
+            again = np.isclose(rows[1:], rows[:-1], rtol=TOLERANCE, atol=0.0).all(axis=1)
+            made.append(rows[np.concatenate(([True], ~again))])
     return None if unit.was_stopped else made
 
 
