@@ -34,7 +34,8 @@ CORES = {TIMES: (0, 1), COUNTS: (2, 3), RESTARTS: (2, 3)}
 CORES_NEEDED = 4
 
 AT_MOST = re.compile(r"(?P<kind>.+): at most (?P<most>\d+)/s, (?P<cpu>[\d.]+) ms of processor each")
-WAITING = re.compile(r"\s*\d+ of \d+ plans wait after \d+ s")
+SO_FAR = re.compile(r"\s*\d+ of \d+ plans wait after .*|round \d+: .*|after \d+ restarts: .*|hour (?!12 |72 ).*")
+"""Lines that tell how far a measurement was. Of the soak the first and the last hour stay: what grew is seen from these."""
 PACED = re.compile(r"\s+(?P<rate>.+): median (?P<median>[\d.]+) ms, p99 (?P<p99>[\d.]+) ms")
 
 
@@ -43,14 +44,10 @@ def table(output: str) -> str:
     return output.strip()
 
 
-def quoted(output: str) -> str:
-    """Return what was printed, to be shown as it is."""
-    return f"```text\n{output.strip()}\n```"
-
-
 def outcomes(output: str) -> str:
-    """Return what was printed without the lines that tell how far a measurement was."""
-    return quoted("\n".join(line for line in output.splitlines() if not WAITING.fullmatch(line)))
+    """Return what was printed, as it is, without the lines that tell how far a measurement was."""
+    lines = "\n".join(line for line in output.splitlines() if not SO_FAR.fullmatch(line))
+    return f"```text\n{lines.strip()}\n```"
 
 
 def rates(output: str) -> str:
@@ -75,7 +72,7 @@ class Step:
     name: str
     page: Path
     arguments: tuple[str, ...]
-    shown: Callable[[str], str] = quoted
+    shown: Callable[[str], str] = outcomes
     row: str = COUNTS
     needs_postgresql: bool = False
 
@@ -88,10 +85,10 @@ STEPS = (
     Step("load-postgresql", RELIABILITY, (LOAD, "--authenticated"), rates, TIMES, needs_postgresql=True),
     Step("load-two-processes", RELIABILITY, (LOAD, "--authenticated", "--processes", "2"), rates, TIMES, needs_postgresql=True),
     Step("replan", RELIABILITY, ("benchmarks/replan.py",), outcomes, TIMES),
-    Step("restarts", RELIABILITY, ("-m", "tests.attacks.restarts", "postgresql", "50", "50"), quoted, RESTARTS),
-    Step("crash-failover", RELIABILITY, ("-m", "tests.crash", "failover"), quoted, COUNTS),
-    Step("crash-sqlite", RELIABILITY, ("-m", "tests.crash", "sqlite"), quoted, COUNTS),
-    Step("soak", RELIABILITY, ("-m", "benchmarks.soak", "--hour-s", "3"), quoted, COUNTS),
+    Step("restarts", RELIABILITY, ("-m", "tests.attacks.restarts", "postgresql", "50", "50"), outcomes, RESTARTS),
+    Step("crash-failover", RELIABILITY, ("-m", "tests.crash", "failover"), outcomes, COUNTS),
+    Step("crash-sqlite", RELIABILITY, ("-m", "tests.crash", "sqlite"), outcomes, COUNTS),
+    Step("soak", RELIABILITY, ("-m", "benchmarks.soak", "--hour-s", "3"), outcomes, COUNTS),
 )
 
 
