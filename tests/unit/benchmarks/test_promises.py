@@ -1,15 +1,15 @@
-"""Measured figures go between their marks in the pages, and into no other place."""
+"""Measured figures go between their marks in the page, and into no other place."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.promises import STEPS, Step, outcomes, put, rates
+from benchmarks.promises import PAGE, STEPS, Step, outcomes, put, rates
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_every_step_has_its_place_and_changes_nothing_else(step: Step) -> None:
-    page = step.page.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     once = put(page, step.name, "one")
     assert put(put(once, step.name, "two"), step.name, "one") == once
     begin, end = (f"<!-- {word}: {step.name} -->" for word in ("measured", "end"))
