@@ -34,7 +34,5 @@ def test_loads_become_rows_and_the_rest_is_listed() -> None:
 
 
 def test_lines_on_the_way_to_a_result_are_left_out() -> None:
-    printed = (
-        "round 1: {'kill': 1}\nhour 12 (36 s): a\nhour 24 (76 s)\nhour 72 (447 s): c\nafter 10 restarts: d\n  0 faults\n"
-    )
+    printed = "round 1: {'kill': 1}\nhour 12 (36 s): a\nhour 24 (76 s)\nhour 72 (447 s): c\nafter 10 restarts: d\n  0 faults\n"
     assert outcomes(printed).splitlines() == ["```text", "hour 12 (36 s): a", "hour 72 (447 s): c", "  0 faults", "```"]
