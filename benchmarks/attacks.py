@@ -2,10 +2,10 @@
 
 Starts the real service over a new SQLite file, and over a PostgreSQL server of its own (its programs and root are needed), and
 carries out each attack of ``attack_acts.ATTACKS``, loopback only, while a process asks for ``/healthz`` ten times a second and
-for another tenant's stored plan twenty times a second. Prints a table for ``docs/security.md``. Fails where, but for what an
-attack says of itself, ``/healthz`` takes over a second, the stored plan over 250 ms for one in a hundred, or the memory of the
-service is not within 10% of what it was half a minute after. What the service waited for a processor says how much of a late
-answer other work of the machine made. The whole takes about ten minutes and ends by itself.
+for another tenant's stored plan twenty times a second. Prints a table for ``docs/benchmarks-service.md``. Fails where, but for
+what an attack says of itself, ``/healthz`` takes over a second, the stored plan over 250 ms for one in a hundred, or the
+memory of the service is not within 10% of what it was half a minute after. What the service waited for a processor says how
+much of a late answer other work of the machine made. The whole takes about ten minutes and ends by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every figure of ``docs/security.md`` and ``docs/reliability.md``: ``python -m benchmarks.promises [--only WORD ...]``.
+"""Every figure of ``docs/benchmarks-service.md``: ``python -m benchmarks.promises [--only WORD ...]``.
 
 Attacks, load and the re-plan, whose figures are times, run one after another on two cores; restarts, crash trials and the
 compressed soak, whose figures are counts, on two others. Each result goes between its marks in the page, with the load of the
@@ -25,7 +25,7 @@ from benchmarks.service_process import MESHWRIGHT
 from tests.crash.databases import postgresql_cluster
 
 ROOT = Path(__file__).parent.parent
-SECURITY, RELIABILITY = ROOT / "docs" / "security.md", ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "benchmarks-service.md"
 STEP_S = 1_200.0
 """The longest that a step may take: no step takes half of it."""
 TIMES, COUNTS, RESTARTS = "times", "counts", "restarts"
@@ -34,7 +34,8 @@ CORES = {TIMES: (0, 1), COUNTS: (2, 3), RESTARTS: (2, 3)}
 CORES_NEEDED = 4
 
 AT_MOST = re.compile(r"(?P<kind>.+): at most (?P<most>\d+)/s, (?P<cpu>[\d.]+) ms of processor each")
-WAITING = re.compile(r"\s*\d+ of \d+ plans wait after \d+ s")
+SO_FAR = re.compile(r"\s*\d+ of \d+ plans wait after .*|round \d+: .*|after \d+ restarts: .*|hour (?!12 |72 ).*")
+"""Lines that tell how far a measurement was. Of the soak the first and the last hour stay: what grew is seen from these."""
 PACED = re.compile(r"\s+(?P<rate>.+): median (?P<median>[\d.]+) ms, p99 (?P<p99>[\d.]+) ms")
 
 
@@ -43,14 +44,10 @@ def table(output: str) -> str:
     return output.strip()
 
 
-def quoted(output: str) -> str:
-    """Return what was printed, to be shown as it is."""
-    return f"```text\n{output.strip()}\n```"
-
-
 def outcomes(output: str) -> str:
-    """Return what was printed without the lines that tell how far a measurement was."""
-    return quoted("\n".join(line for line in output.splitlines() if not WAITING.fullmatch(line)))
+    """Return what was printed, as it is, without the lines that tell how far a measurement was."""
+    lines = "\n".join(line for line in output.splitlines() if not SO_FAR.fullmatch(line))
+    return f"```text\n{lines.strip()}\n```"
 
 
 def rates(output: str) -> str:
@@ -70,28 +67,27 @@ def rates(output: str) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One measurement: the mark in its page, the command after Python, how its output is shown, and if it needs a database."""
+    """One measurement: its mark in the page, the command after Python, how its output is shown, and if it needs a database."""
 
     name: str
-    page: Path
     arguments: tuple[str, ...]
-    shown: Callable[[str], str] = quoted
+    shown: Callable[[str], str] = outcomes
     row: str = COUNTS
     needs_postgresql: bool = False
 
 
 LOAD = "benchmarks/service_load.py"
 STEPS = (
-    Step("attacks-sqlite", SECURITY, ("-m", "benchmarks.attacks", "sqlite"), table, TIMES),
-    Step("attacks-postgresql", SECURITY, ("-m", "benchmarks.attacks", "postgresql"), table, TIMES),
-    Step("load-sqlite", RELIABILITY, (LOAD,), rates, TIMES),
-    Step("load-postgresql", RELIABILITY, (LOAD, "--authenticated"), rates, TIMES, needs_postgresql=True),
-    Step("load-two-processes", RELIABILITY, (LOAD, "--authenticated", "--processes", "2"), rates, TIMES, needs_postgresql=True),
-    Step("replan", RELIABILITY, ("benchmarks/replan.py",), outcomes, TIMES),
-    Step("restarts", RELIABILITY, ("-m", "tests.attacks.restarts", "postgresql", "50", "50"), quoted, RESTARTS),
-    Step("crash-failover", RELIABILITY, ("-m", "tests.crash", "failover"), quoted, COUNTS),
-    Step("crash-sqlite", RELIABILITY, ("-m", "tests.crash", "sqlite"), quoted, COUNTS),
-    Step("soak", RELIABILITY, ("-m", "benchmarks.soak", "--hour-s", "3"), quoted, COUNTS),
+    Step("attacks-sqlite", ("-m", "benchmarks.attacks", "sqlite"), table, TIMES),
+    Step("attacks-postgresql", ("-m", "benchmarks.attacks", "postgresql"), table, TIMES),
+    Step("load-sqlite", (LOAD,), rates, TIMES),
+    Step("load-postgresql", (LOAD, "--authenticated"), rates, TIMES, needs_postgresql=True),
+    Step("load-two-processes", (LOAD, "--authenticated", "--processes", "2"), rates, TIMES, needs_postgresql=True),
+    Step("replan", ("benchmarks/replan.py",), outcomes, TIMES),
+    Step("restarts", ("-m", "tests.attacks.restarts", "postgresql", "50", "50"), outcomes, RESTARTS),
+    Step("crash-failover", ("-m", "tests.crash", "failover"), outcomes, COUNTS),
+    Step("crash-sqlite", ("-m", "tests.crash", "sqlite"), outcomes, COUNTS),
+    Step("soak", ("-m", "benchmarks.soak", "--hour-s", "3"), outcomes, COUNTS),
 )
 
 
@@ -104,13 +100,13 @@ class Results:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, step: Step, text: str, *, is_good: bool) -> None:
-        """Print a step's text, and write it into its page if wanted."""
+        """Print a step's text, and write it into the page if wanted."""
         with self.lock:
             if not is_good:
                 self.failed.append(step.name)
             print(f"\n== {step.name}\n{text}", flush=True)
             if self.is_written:
-                step.page.write_text(put(step.page.read_text(encoding="utf-8"), step.name, text), encoding="utf-8")
+                PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), step.name, text), encoding="utf-8")
 
 
 def put(page: str, name: str, text: str) -> str:
@@ -126,11 +122,11 @@ def put(page: str, name: str, text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[], help="steps whose name has one of these words")
-    parser.add_argument("--write", action="store_true", help="write the results into the pages")
+    parser.add_argument("--write", action="store_true", help="write the results into the page")
     given = parser.parse_args()
     wanted = [step for step in STEPS if not given.only or any(word in step.name for word in given.only)]
     for step in wanted:
-        put(step.page.read_text(encoding="utf-8"), step.name, "")
+        put(PAGE.read_text(encoding="utf-8"), step.name, "")
     results = Results(given.write)
     rows = [threading.Thread(target=run_row, args=(row, wanted, results)) for row in CORES]
     for thread in rows:

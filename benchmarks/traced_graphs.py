@@ -1,4 +1,4 @@
-"""Sharding of whole traced models: `python -m benchmarks.traced_graphs` prints the table of docs/traced-graphs.md.
+"""Sharding of whole traced models: `python -m benchmarks.traced_graphs` prints the table of docs/benchmarks-sharding.md.
 
 Traces of transformers' models at their own depth (tests/unit/app/importers/traced_models.py) on a mesh of 8 x 8 H100.
 """

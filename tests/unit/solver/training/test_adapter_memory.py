@@ -1,4 +1,4 @@
-"""Memory of adapters on one device against what others measured or state (docs/training-choices.md, Adapters)."""
+"""Memory of adapters on one device against what others measured or state (docs/benchmarks-training.md, Memory of adapters)."""
 
 from __future__ import annotations
 
