@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,16 +72,17 @@ measured in an open loop.
 
 DEALING = """**How requests reach workers.** No row says it. NVIDIA's harness gives a request of a Server run to the worker with
 the least to do, unless a configuration says otherwise (`traffic_distribution_policy` in its public source; that submitters kept
-it is assumed, of other harnesses nothing is known). Least-loaded dealing is not simulated: replicas then depend on one
-another, and all would have to be simulated together. Round robin (`workload.router`, a row's `router`) is the nearest that is.
-The same rows, all dealt out at random or all round robin, by the law that is shipped for random dealing:
+it is assumed, of other harnesses nothing is known). So the same rows are predicted in each way that `workload.router`, and a
+row's `router`, can say. First all of them by the law that is shipped for random dealing:
 """
 
-DEALT = """Round robin takes much off what is predicted too late near the knee; below it, 12% too late become 16% too early, and
-fewer rows stay below what is promised. So plans are for random dealing, the more careful of the two, unless a request says
-otherwise. A promise for round robin has a law of its own (`ROUND_ROBIN_LOOPS`), fitted in the same way to the same rows as if
-all had been dealt so: steps spread by 0.169, first tokens beside by 0.345. Each submitter left out, 89% of first tokens stay
-below what it promises at 0.9, and 96% of times per token.
+LAWS = """Then each by a law of its own, fitted in the same way to the rows of the first table as if all had been dealt so; each
+submitter left out of the law that it is judged by:
+"""
+
+DEALT = """Below the knee first tokens are predicted best of workers of which the one with the fewest requests gets the next.
+Plans are for random dealing, the most careful, unless a request says otherwise; a promise for another router has that router's
+law (`OPEN_LOOPS`).
 """
 
 
@@ -119,7 +120,8 @@ def tables(paths: Sequence[Path]) -> str:
     parts = [f"{counts}.", "Predicted over measured, median (eight of ten rows between):", _ratios(found)]
     parts += ["Rows below what is promised at 0.9, and what steps took over what was predicted:", _kept(found, read[0][1])]
     if law is not None:
-        parts += [_law(law), DEALING.rstrip(), _dealt(paths, law), DEALT.rstrip()]
+        dealt = {router: [open_points(path, router)[1] for path in paths] for router in Router}
+        parts += [_law(law), DEALING.rstrip(), _dealt(paths, dealt, law), LAWS.rstrip(), _laws(paths, dealt), DEALT.rstrip()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -190,17 +192,41 @@ def _shares(name: str, rows: int, steps: str, before: tuple[float, float], now: 
     return f"| {name} | {rows} | {steps} | {before[0]:.0%} | {first} | {before[1]:.0%} | {later} |"
 
 
-def _dealt(paths: Sequence[Path], law: OpenLaw) -> str:
-    """Return a table of both routers, each row judged by one law."""
+def _dealt(paths: Sequence[Path], dealt: Mapping[Router, Sequence[Sequence[OpenPoint]]], law: OpenLaw) -> str:
+    """Return a table of all routers, each row judged by one law."""
     heads = [f"{figure}, {router.value}" for figure in ("TTFT P95", "TTFT kept", "TPOT kept") for router in Router]
     lines = [f"| rows | n | {' | '.join(heads)} |", "|" + " --- |" * (len(heads) + 2)]
-    for path in paths:
-        reports = [open_report(open_points(path, router)[1], law=law) for router in Router]
+    for place, path in enumerate(paths):
+        reports = [open_report(dealt[router][place], law=law) for router in Router]
         for scores in zip(*(report.scores for report in reports if report is not None), strict=True):
             late = [spread_words(score.ttft.get("p95")) for score in scores]
             kept = [[score.kept[place] if score.kept else 0.0 for score in scores] for place in (0, 1)]
             cells = [*late, *(f"{share:.0%}" for shares in kept for share in shares)]
             lines.append(f"| {path.stem.removeprefix('mlperf_')}, {scores[0].group} | {scores[0].rows} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _laws(paths: Sequence[Path], dealt: Mapping[Router, Sequence[Sequence[OpenPoint]]]) -> str:
+    """Return a table of the law of each router, and the shares of rows below what it promises: of the first table by the law of
+    other submitters, of the others by that of the first."""
+    names = [path.stem.removeprefix("mlperf_") for path in paths]
+    heads = [f"{time} kept, {name}" for name in (f"{names[0]} below the knee", *names) for time in ("TTFT", "TPOT")]
+    lines = [
+        f"| router | step times spread by | first tokens beside | {' | '.join(heads)} |",
+        "|" + " --- |" * (len(heads) + 3),
+    ]
+    for router, tables in dealt.items():
+        law = fitted_open_law(tables[0])
+        if law is None:
+            continue
+        kept = []
+        for place, points in enumerate(tables):
+            report = open_report(points, law=law if place else None)
+            scores = {} if report is None else {score.group: score.kept or (0.0, 0.0) for score in report.scores}
+            kept += [*scores["below the knee"]] if place == 0 else []
+            kept += [*scores["all"]]
+        shares = " | ".join(f"{share:.0%}" for share in kept)
+        lines.append(f"| `{router.value}` | {law.step_sigma:.3f} | {law.ttft_sigma:.3f} | {shares} |")
     return "\n".join(lines)
 
 

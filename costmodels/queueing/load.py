@@ -122,7 +122,7 @@ class RequestStream:
     def __len__(self) -> int:
         return len(self.arrival_s)
 
-    def __getitem__(self, part: slice) -> RequestStream:
+    def __getitem__(self, part: slice | IntArray) -> RequestStream:
         """Some of the requests."""
         cached = None if self.cached_tokens is None else self.cached_tokens[part]
         rounds = None if self.rounds is None else self.rounds[part]

@@ -11,7 +11,7 @@ simulated one: search, bounds, certificate, checker and enumeration all compare 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -19,6 +19,7 @@ from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import LATENCY, run_calibration
 from meshwright.costmodels.calibration.kernel_file import borrowed_source, errors_of
 from meshwright.costmodels.cluster.cluster import Device
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 
 _STANDARD = NormalDist()
@@ -125,20 +126,18 @@ class OpenLoopLaw:
         return max(1.0, math.exp(_STANDARD.inv_cdf(confidence) * self.ttft_sigma))
 
 
-OPEN_LOOPS = OpenLoopLaw(
-    step_sigma=0.176,
-    ttft_sigma=0.181,
-    basis="35 open loops of 13 submitters of MLPerf Inference v5.1, each left out of what it was judged by",
-)
-"""Workers that do both phases. Nine of ten rows below 0.9 of predicted capacity, submitters counting alike, need no larger
-factor; the same of first tokens, where a worker gets up to 100 requests a second. Made by benchmarks/serving_open_loops.py."""
+_OPEN_BASIS = "35 open loops of 13 submitters of MLPerf Inference v5.1, each left out of what it was judged by"
 
-ROUND_ROBIN_LOOPS = OpenLoopLaw(
-    step_sigma=0.169,
-    ttft_sigma=0.345,
-    basis="35 open loops of 13 submitters of MLPerf Inference v5.1, taken as dealt out round robin, each left out of its own",
-)
-"""The same where requests are dealt out round robin. No row says how they were dealt: the same rows are predicted so."""
+OPEN_LOOPS: Mapping[Router, OpenLoopLaw] = {
+    Router.RANDOM: OpenLoopLaw(step_sigma=0.176, ttft_sigma=0.181, basis=_OPEN_BASIS),
+    Router.ROUND_ROBIN: OpenLoopLaw(step_sigma=0.169, ttft_sigma=0.345, basis=f"{_OPEN_BASIS}, taken as dealt out round robin"),
+    Router.LEAST_LOADED: OpenLoopLaw(
+        step_sigma=0.159, ttft_sigma=0.237, basis=f"{_OPEN_BASIS}, taken as given to the least loaded"
+    ),
+}
+"""Workers that do both phases, by how requests reach them. Nine of ten rows below 0.9 of predicted capacity, submitters
+counting alike, need no larger factor; the same of first tokens, where a worker gets up to 100 requests a second. No row says
+how its requests were dealt: the same rows are predicted in each way. Made by benchmarks/serving_open_loops.py."""
 
 OUTSIDE_SIGMA_S = 0.048
 """The spread of the best ``outside_s`` of deployments around their engine's (root mean square of 23)."""

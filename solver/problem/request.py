@@ -132,7 +132,7 @@ class ServingWorkload:
     quantised          which weights are
     experts            how tokens spread over routed experts, and copies of hot ones
     speculation        drafted tokens that steps verify, how many are kept, and what they cost; None drafts nothing
-    router             how requests reach equal replicas; a trace is dealt out round robin whatever it says
+    router             how requests reach equal replicas; a trace that says random is dealt out round robin
     """
 
     __pydantic_config__ = STRICT_RECORD
@@ -152,7 +152,7 @@ class ServingWorkload:
     router: Router = Router.RANDOM
 
     def __post_init__(self) -> None:
-        if self.is_dealt_in_turn and isinstance(self.arrivals, ClosedArrivals):
+        if self.router is not Router.RANDOM and isinstance(self.arrivals, ClosedArrivals):
             raise WorkloadError(
                 "a router deals requests that arrive by themselves; clients of a closed loop are shared evenly by replicas",
                 given=self.router.value,
@@ -188,11 +188,6 @@ class ServingWorkload:
             raise WorkloadError(
                 "hits of the prefix cache are told twice", given=given, allowed="one; a trace's with system_tokens"
             )
-
-    @property
-    def is_dealt_in_turn(self) -> bool:
-        """True if replicas take requests one after the other."""
-        return self.router is Router.ROUND_ROBIN
 
     @property
     def hits_by_request(self) -> bool:

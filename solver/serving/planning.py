@@ -270,9 +270,10 @@ def require_servable(request: ServingRequest) -> None:
 
 def _refuse_router(request: ServingRequest, asked: Sequence[str]) -> None:
     """Refuse a router of equal replicas beside other forms, whose workers draw their requests. Raises WorkloadError."""
-    if request.workload.is_dealt_in_turn and asked:
+    router = request.workload.router
+    if router is not Router.RANDOM and asked:
         raise WorkloadError(
-            "requests are dealt out round robin to equal replicas that do both phases, to workers of no other form",
+            f"router {router.value} deals requests to equal replicas that do both phases, to workers of no other form",
             given=", ".join(asked),
             allowed=f"search.modes [aggregated] with worker_kinds 1; or workload.router {Router.RANDOM.value}",
         )

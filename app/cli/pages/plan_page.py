@@ -35,6 +35,7 @@ from meshwright.app.base.figures import (
     spread,
 )
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, operators_in_words, rates_of, run_in_words
+from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
 from meshwright.solver.answer.layouts import (
@@ -119,7 +120,7 @@ def question(plan: Plan, request: PlanRequest, *, on: str) -> str:
         if work.lengths is not None:
             asked += f", {work.lengths.fill.value} with documents of {work.lengths.mean_tokens:,.0f} tokens on average"
     else:
-        asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}{_IN_TURN if work.is_dealt_in_turn else ''}"
+        asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}{_DEALT[work.router]}"
     model = f"{plan.model or request.model.name} ({parameters_in_words(request.model)})"
     return f"{model} on {on}: {asked}"
 
@@ -130,7 +131,11 @@ def _formats(work: ServingWorkload) -> str:
     return work.precision.value if stored == work.precision.value else f"{work.precision.value} ({stored} weights)"
 
 
-_IN_TURN = ", dealt out round robin"
+_DEALT = {
+    Router.RANDOM: "",
+    Router.ROUND_ROBIN: ", dealt out round robin",
+    Router.LEAST_LOADED: ", each to the replica with the fewest",
+}
 
 
 def _arrivals(arrivals: Arrivals) -> str:

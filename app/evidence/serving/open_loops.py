@@ -21,12 +21,14 @@ from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.queueing.load import Load, TokenCount, in_turn, request_stream
 from meshwright.costmodels.queueing.router import Router
+from meshwright.costmodels.queueing.simulation.dealing import MOST_TOGETHER, dealt_to_fewest
 from meshwright.costmodels.queueing.simulation.replica import (
     Admission,
     BatchLimits,
     Scheduling,
     SimulationResult,
     Window,
+    pooled,
     simulate,
     simulate_closed_loop,
 )
@@ -91,9 +93,10 @@ def lengths_of(deployed: Deployment) -> tuple[TokenCount, TokenCount]:
 
 @dataclass(frozen=True, eq=False)
 class OpenLoop:
-    """One of equal workers under its share of the requests.
+    """One of equal workers under its share of the requests, or several where a router looks at all of them.
 
-    ``load`` is that of one worker; ``outside_s`` is the time to first token outside of the simulation.
+    ``load`` is that of one worker, of which ``together`` are simulated; ``outside_s`` is the time to first token outside of the
+    simulation.
     """
 
     times: StepTimes | GroupTimes
@@ -101,11 +104,16 @@ class OpenLoop:
     load: Load
     workers: int
     outside_s: float
+    together: int = 1
 
     def run(self, *, slowdown: float = 1.0, rate: float = 1.0, requests: int = REQUESTS) -> SimulationResult:
         """Simulate with step times and a rate of requests so many times as large; times are to be taken times ``slowdown``."""
-        load = replace(self.load, requests_per_s=self.load.requests_per_s * slowdown * rate)
-        return simulate(self.times, request_stream(load, requests=requests, seed=0), self.limits)
+        load = replace(self.load, requests_per_s=self.load.requests_per_s * slowdown * rate * self.together)
+        stream = request_stream(load, requests=requests * self.together, seed=0)
+        if self.together == 1:
+            return simulate(self.times, stream, self.limits)
+        parts = dealt_to_fewest(self.times, stream, self.limits, workers=self.together)
+        return pooled([simulate(self.times, part, self.limits) for part in parts])
 
     def times_s(
         self, share: float, *, slowdown: float = 1.0, rate: float = 1.0, requests: int = REQUESTS
@@ -165,7 +173,8 @@ def open_loop(deployed: Deployment, constants: EngineConstants) -> OpenLoop:
     if deployed.router is Router.ROUND_ROBIN:
         load = in_turn(load, workers.count)
     times = with_host_time(engine, constants, PROFILES[deployed.engine])
-    return OpenLoop(times, limits, load, workers.count, PROFILES[deployed.engine].outside_s)
+    together = min(workers.count, MOST_TOGETHER) if deployed.router is Router.LEAST_LOADED else 1
+    return OpenLoop(times, limits, load, workers.count, PROFILES[deployed.engine].outside_s, together)
 
 
 def open_figures(deployed: Deployment, constants: EngineConstants) -> Figures:

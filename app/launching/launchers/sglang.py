@@ -23,6 +23,7 @@ from meshwright.app.launching.parts.served import (
 )
 from meshwright.costmodels.model.dims import EXPERTS, FFN, SHARED_FFN
 from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.costmodels.serving.speculation import DraftMethod
@@ -334,11 +335,18 @@ def _replica_assumptions(workers: Workers, request: ServingRequest, *, together:
     replicas, devices = workers.count, _ranks(workers.axes) * workers.axes.pp
     if replicas == 1 or together:
         return ()
-    policy = " --policy round_robin" if request.workload.is_dealt_in_turn else ""
     return (
         f"this is one replica of {replicas}, on {devices} devices: start it {replicas} times, each on devices and a port of "
-        f"its own, behind {balancer_words(request.workload)} (sglang_router.launch_router --worker-urls{policy})",
+        f"its own, behind {balancer_words(request.workload)}{_ROUTERS[request.workload.router]}",
     )
+
+
+_ROUTERS = {
+    Router.RANDOM: " (sglang_router.launch_router --worker-urls)",
+    Router.ROUND_ROBIN: " (sglang_router.launch_router --worker-urls --policy round_robin)",
+    Router.LEAST_LOADED: "",
+}
+"""SGLang's own router has no policy that looks at all servers: power_of_two looks at two."""
 
 
 def _replicas_share_a_server(workers: Workers, request: ServingRequest) -> bool:

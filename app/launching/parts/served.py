@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from meshwright.app.models.catalog.copies import hub_id_of
 from meshwright.costmodels.errors import ExportError
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import CACHE_BLOCK_TOKENS, ServingEngine
 from meshwright.costmodels.serving.speculation import HAS_CHECKPOINT, Draft
 from meshwright.costmodels.units import DType
@@ -43,8 +44,14 @@ def checkpoint_assumption(model: str) -> str:
 
 def balancer_words(workload: ServingWorkload) -> str:
     """Words for what stands before replicas that are servers of their own."""
-    deals = "deals requests out round robin" if workload.is_dealt_in_turn else "spreads requests evenly"
-    return f"a load balancer that {deals}"
+    return f"a load balancer that {_DEALS[workload.router]}"
+
+
+_DEALS = {
+    Router.RANDOM: "spreads requests evenly",
+    Router.ROUND_ROBIN: "deals requests out round robin",
+    Router.LEAST_LOADED: "gives each request to the server with the fewest (least_conn of nginx, LEAST_REQUEST of Envoy)",
+}
 
 
 def require_engine(request: ServingRequest, engine: ServingEngine) -> None:

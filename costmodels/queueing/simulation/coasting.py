@@ -34,26 +34,16 @@ def coast(
     evicted: IntArray,
     stages: Stages,
     now: float,
+    until_s: float,
 ) -> int:
     """Run decode rounds of a single stage in one go while nothing else can happen: no prompt is under way, nobody can be
     admitted, and nobody finishes. Only a shortcut: rounds formed one by one take the same time.
 
-    Returns the rounds run; they end when the stage is free.
+    Returns the rounds run, none that starts at ``until_s`` or later; they end when the stage is free.
     """
-    decoding = slots[0].decoding
-    if decoding == 0 or slots[0].queue_length > 0:
-        return 0
-    upcoming_s = next_admission(limits, requests, slots, counters, evicted)
-    if upcoming_s <= now:
-        return 0
-    most = rounds_before_an_end(ends[0], slots[0].rounds, ends.shape[1])
-    if limits.admission == ADMIT_UNTIL_FULL:
-        most = min(most, (limits.kv_tokens - counters[KV_USED]) // decoding)
-    fixed_s = tables.tokens_s[0, decoding * tables.query_tokens] + tables.logits_s[0, decoding]
-    rounds, end_s = _rounds_until(
-        tables.kv_grid, tables.decode_s[0, decoding], fixed_s, slots[0].kv_sum / decoding, most, upcoming_s - now
-    )
+    rounds, end_s = quiet_rounds(tables, limits, requests, slots, ends, counters, evicted, now, until_s)
     if rounds > 0:
+        decoding = slots[0].decoding
         slots[0].kv_sum += rounds * decoding
         slots[0].rounds += rounds
         if limits.admission == ADMIT_UNTIL_FULL:
@@ -61,6 +51,35 @@ def coast(
         stages.free_s[0] = now + end_s
         stages.busy_s[0] += end_s
     return rounds  # type: ignore[no-any-return]
+
+
+@compiled
+def quiet_rounds(  # type: ignore[no-untyped-def]
+    tables: Tables,
+    limits: SlotLimits,
+    requests: RecordArray,
+    slots: RecordArray,
+    ends: IntArray,
+    counters: IntArray,
+    evicted: IntArray,
+    now: float,
+    until_s: float,
+):
+    """Rounds of a single stage in which nothing but decoding can happen, up to the first that ends at ``until_s`` or later; and
+    the time that they take."""
+    decoding = slots[0].decoding
+    if decoding == 0 or slots[0].queue_length > 0:
+        return 0, 0.0
+    upcoming_s = min(until_s, next_admission(limits, requests, slots, counters, evicted))
+    if upcoming_s <= now:
+        return 0, 0.0
+    most = rounds_before_an_end(ends[0], slots[0].rounds, ends.shape[1])
+    if limits.admission == ADMIT_UNTIL_FULL:
+        most = min(most, (limits.kv_tokens - counters[KV_USED]) // decoding)
+    fixed_s = tables.tokens_s[0, decoding * tables.query_tokens] + tables.logits_s[0, decoding]
+    return _rounds_until(
+        tables.kv_grid, tables.decode_s[0, decoding], fixed_s, slots[0].kv_sum / decoding, most, upcoming_s - now
+    )
 
 
 @compiled
@@ -199,11 +218,12 @@ def coast_groups(  # type: ignore[no-untyped-def]
     counters: IntArray,
     own_s: FloatArray,
     now: float,
+    arrival_s: float,
 ):
     """Run decode rounds of all groups in one go, as long as no prompt is under way, nobody can be admitted, nobody finishes
     and the same group stays the slowest. Only a shortcut: steps formed one by one take the same time.
 
-    ``own_s`` is room for two numbers of each group. Returns (rounds run, their time).
+    ``own_s`` is room for two numbers of each group, ``arrival_s`` when the next request comes. Returns (rounds, their time).
     """
     groups, most, total, fullest, slowest, may_start = len(slots), _FOREVER, 0, 0, -1, False
     for group in range(groups):
@@ -234,9 +254,7 @@ def coast_groups(  # type: ignore[no-untyped-def]
         if slots[group].decoding > 0 and own_s[group, 1] > slope_s:
             most = min(most, 1 + int(min(1e15, (first_s - own_s[group, 0]) / (own_s[group, 1] - slope_s))))
     first_s += joint_s(joint, total, fullest)
-    whole, until_s = counters[groups], np.inf
-    if may_start and whole[NEXT_NEW] < whole[KNOWN]:
-        until_s = requests[whole[NEXT_NEW]].arrival_s - now
+    until_s = arrival_s - now if may_start else np.inf
     if sum_s(first_s, slope_s, most) >= until_s:
         most = least_with_sum(first_s, slope_s, most, until_s)
     all_decode = True
@@ -249,7 +267,7 @@ def coast_groups(  # type: ignore[no-untyped-def]
             if limits.admission == ADMIT_UNTIL_FULL:
                 counters[group, KV_USED] += most * decoding
     if joint.joined_steps > 0:
-        whole[WAITED] = (whole[WAITED] + most) % joint.joined_steps if all_decode else 0
+        counters[groups, WAITED] = (counters[groups, WAITED] + most) % joint.joined_steps if all_decode else 0
     return most, sum_s(first_s, slope_s, most)
 
 

@@ -81,15 +81,9 @@ def simulate_prefill(pool: Pool, transfer: CacheTransfer, stream: RequestStream,
     """Prompts of the stream through the prefill workers and their links."""
     done_s, arrived_s = np.empty(len(stream)), np.empty(len(stream))
     runs = []
-    prompts = replace(stream, output_tokens=np.ones(len(stream), dtype=np.int64))
+    prompts = replace(stream, output_tokens=np.ones(len(stream), dtype=np.int64), rounds=None)
     for members in _dealt_out(len(stream), pool, seed=seed):
-        part = RequestStream(
-            prompts.arrival_s[members],
-            prompts.prompt_tokens[members],
-            prompts.output_tokens[members],
-            None if prompts.cached_tokens is None else prompts.cached_tokens[members],
-            shared_tokens=prompts.shared_tokens,
-        )
+        part = prompts[members]
         result = simulate(pool.times, part, pool.limits, window=_EVERYTHING)
         first_s = result.requests.first_s
         done_s[members] = first_s

@@ -187,7 +187,7 @@ def run(  # type: ignore[no-untyped-def]
         if stages.free_s[0] <= now:
             coasted, until = 0, now
             if len(slots) == 1:
-                coasted = coast(tables, limits, requests, slots, lists.ends, counters, evicted, stages, now)
+                coasted = coast(tables, limits, requests, slots, lists.ends, counters, evicted, stages, now, np.inf)
                 until = stages.free_s[0] if coasted > 0 else now
             else:
                 until, coasted, turn = coast_round(
@@ -198,7 +198,7 @@ def run(  # type: ignore[no-untyped-def]
                 waiting_s += _waiting_time_until(requests, counters, now, until)
                 now = until
             if stages.free_s[0] <= now:
-                slot = _start_any_step(tables, limits, requests, slots, lists, counters, evicted, stages, now, turn)
+                slot = start_any_step(tables, limits, requests, slots, lists, counters, evicted, stages, now, turn)
                 if slot != NOBODY:
                     steps += 1
                     turn = (slot + 1) % len(slots)
@@ -228,20 +228,26 @@ def _waiting_time_until(requests: RecordArray, counters: IntArray, now: float, u
 @compiled
 def _next_event(requests: RecordArray, slots: RecordArray, counters: IntArray, first_stage_free: float, now: float) -> float:
     """When the next step ends, or a step could start: the first stage is free and a slot idle, or a request arrives."""
-    following = np.inf
+    following = next_step_event(slots, first_stage_free, now)
     idle = False
+    for slot in range(len(slots)):
+        idle = idle or slots[slot].in_flight == 0
+    if idle and first_stage_free <= now:
+        upcoming = counters[NEXT_NEW] + _arrived(requests, counters, now)
+        if upcoming < counters[KNOWN]:
+            following = min(following, requests[upcoming].arrival_s)
+    return following
+
+
+@compiled
+def next_step_event(slots: RecordArray, first_stage_free: float, now: float) -> float:
+    """When the next step ends, or the first stage is free for an idle slot; never where neither is to come."""
+    following = np.inf
     for slot in range(len(slots)):
         if slots[slot].in_flight == 1:
             following = min(following, slots[slot].ready_s)
-        else:
-            idle = True
-    if idle:
-        if first_stage_free > now:
+        elif first_stage_free > now:
             following = min(following, first_stage_free)
-        else:
-            upcoming = counters[NEXT_NEW] + _arrived(requests, counters, now)
-            if upcoming < counters[KNOWN]:
-                following = min(following, requests[upcoming].arrival_s)
     return following
 
 
@@ -254,7 +260,7 @@ def _arrived(requests: RecordArray, counters: IntArray, now: float) -> int:
 
 
 @compiled
-def _start_any_step(
+def start_any_step(
     tables: Tables,
     limits: SlotLimits,
     requests: RecordArray,

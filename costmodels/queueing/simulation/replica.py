@@ -118,15 +118,16 @@ def run_groups(  # type: ignore[no-untyped-def]
             break
         if whole[COMPLETED] == promise.end - promise.first:
             break
-        turn = _deal_out(joint, requests, counters, now, turn)
-        rounds, step_s = coast_groups(tables, joint, limits, requests, slots, lists.ends, counters, room[0], now)
+        turn = deal_to_groups(joint, requests, counters, now, turn)
+        arrival_s = requests[whole[NEXT_NEW]].arrival_s if whole[NEXT_NEW] < whole[KNOWN] else np.inf
+        rounds, step_s = coast_groups(tables, joint, limits, requests, slots, lists.ends, counters, room[0], now, arrival_s)
         coasts = rounds > 0
         if not coasts:
-            step_s = _start_step(tables, joint, limits, requests, slots, lists, counters, evicted, room[1], now)
+            step_s = start_joint_step(tables, joint, limits, requests, slots, lists, counters, evicted, room[1], now)
             rounds = 1
         if step_s < 0.0:
             # Nobody has work: the next thing that happens is an arrival.
-            now = requests[whole[NEXT_NEW]].arrival_s if whole[NEXT_NEW] < whole[KNOWN] else np.inf
+            now = arrival_s
             if np.isinf(now):
                 break
             continue
@@ -135,7 +136,7 @@ def run_groups(  # type: ignore[no-untyped-def]
         busy_s += step_s
         steps += rounds
         if not coasts:
-            _finish(requests, slots, lists, counters, limits, promise, delay_s, now, busy_s)
+            finish_joint_step(requests, slots, lists, counters, limits, promise, delay_s, now, busy_s)
     peak, evictions = 0, 0
     for group in range(len(slots)):
         peak, evictions = max(peak, counters[group, PEAK]), evictions + counters[group, EVICTIONS]
@@ -143,12 +144,13 @@ def run_groups(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _deal_out(joint: Joint, requests: RecordArray, counters: IntArray, now: float, turn: int) -> int:
+def deal_to_groups(joint: Joint, requests: RecordArray, counters: IntArray, now: float, turn: int) -> int:
     """Give every request that has arrived to a group; returns the group whose turn is next."""
     groups = len(counters) - 1
     whole = counters[groups]
     while whole[NEXT_NEW] < whole[KNOWN] and requests[whole[NEXT_NEW]].arrival_s <= now:
         request, chosen, least = whole[NEXT_NEW], turn, -1
+        whole[NEXT_NEW] = requests[request].follower
         for k in range(groups):
             group = turn + k if turn + k < groups else turn + k - groups
             running = counters[group, RUNNING]
@@ -164,13 +166,12 @@ def _deal_out(joint: Joint, requests: RecordArray, counters: IntArray, now: floa
             requests[counters[chosen, LAST]].follower = request
         counters[chosen, LAST] = request
         counters[chosen, PRESENT] += 1
-        whole[NEXT_NEW] += 1
         turn = chosen + 1 if chosen + 1 < groups else 0
     return turn
 
 
 @compiled
-def _start_step(
+def start_joint_step(
     tables: Tables,
     joint: Joint,
     limits: SlotLimits,
@@ -244,7 +245,7 @@ def _waiting_time(requests: RecordArray, counters: IntArray, now: float, until: 
 
 
 @compiled
-def _finish(
+def finish_joint_step(
     requests: RecordArray,
     slots: RecordArray,
     lists: Lists,
@@ -404,31 +405,21 @@ def _simulate(
     delay_s: float = 0.0,
 ) -> SimulationResult:
     own = times.own if isinstance(times, GroupTimes) else times
-    _require_runnable(own, stream, limits)
-    per_slot = -(-limits.sequences // own.stages)
-    requests = new_requests(
-        stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds, stream.shared
-    )
+    require_runnable(own, stream, limits)
+    requests, compiled_limits = requests_of(stream), slot_limits(limits, stream, stages=own.stages)
+    per_slot = compiled_limits.sequences
     first, end = window.measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
-    compiled_limits = SlotLimits(
-        per_slot,
-        limits.step_tokens,
-        limits.kv_tokens - stream.shared_tokens,
-        _SCHEDULING_CODES[limits.scheduling],
-        ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
-    )
     promise = Promise(first, end, targets.ttft_s, targets.tpot_s, may_miss(end - first), may_miss(counted_tpot))
     slots = times.groups if isinstance(times, GroupTimes) else own.stages
     lists = new_lists(slots, sequences=per_slot, max_output=int(stream.output_tokens.max()))
     given = (compiled_limits, promise, delay_s, requests, new_slots(slots), lists)
     if isinstance(times, GroupTimes):
-        # The host launches the kernels of both parts: its least time is that of whole steps.
-        tables = tables_of(own)._replace(least_prompt_s=np.zeros(1))
         of_groups = new_group_counters(times.groups, len(requests), known=known)
         # Nobody new starts in a group before all that it has evicted, so those are no more than may run.
         evicted_of = np.zeros((times.groups, per_slot), dtype=np.int64)
-        outcome = run_groups(tables, _joint(times), *given, of_groups, evicted_of, (np.zeros((times.groups, 2)), np.zeros(1)))
+        room = np.zeros((times.groups, 2)), np.zeros(1)
+        outcome = run_groups(group_tables(times), joint_of(times), *given, of_groups, evicted_of, room)
         return result_of(requests, outcome, first, end, groups=times.groups)
     counters = np.zeros(COUNTERS, dtype=np.int64)
     counters[KNOWN] = known
@@ -437,7 +428,30 @@ def _simulate(
     return result_of(requests, outcome, first, end)
 
 
-def _joint(times: GroupTimes) -> Joint:
+def requests_of(stream: RequestStream) -> RecordArray:
+    """The requests of a stream as the compiled simulation takes them."""
+    return new_requests(
+        stream.arrival_s, stream.prompt_tokens, stream.output_tokens, stream.cached_tokens, stream.rounds, stream.shared
+    )
+
+
+def slot_limits(limits: BatchLimits, stream: RequestStream, *, stages: int) -> SlotLimits:
+    """The limits as the compiled simulation takes them."""
+    return SlotLimits(
+        -(-limits.sequences // stages),
+        limits.step_tokens,
+        limits.kv_tokens - stream.shared_tokens,
+        _SCHEDULING_CODES[limits.scheduling],
+        ADMIT_RESERVED if limits.admission is Admission.RESERVE else ADMIT_UNTIL_FULL,
+    )
+
+
+def group_tables(times: GroupTimes) -> Tables:
+    """The tables of the own part of groups. The host launches kernels of both parts: its least time is that of whole steps."""
+    return tables_of(times.own)._replace(least_prompt_s=np.zeros(1))
+
+
+def joint_of(times: GroupTimes) -> Joint:
     """The joint part as the compiled simulation takes it."""
     return Joint(
         times.total_grid,
@@ -526,7 +540,8 @@ def result_of(
     )
 
 
-def _require_runnable(times: StepTimes, stream: RequestStream, limits: BatchLimits) -> None:
+def require_runnable(times: StepTimes, stream: RequestStream, limits: BatchLimits) -> None:
+    """Refuse what the engine could never run. Raises WorkloadError."""
     if stream.cache_tokens > limits.kv_tokens:
         raise WorkloadError(
             "the KV cache can't hold the longest request",

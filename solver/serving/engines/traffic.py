@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, cached_tokens, in_turn, request_stream
+from meshwright.costmodels.queueing.router import Router
+from meshwright.costmodels.queueing.simulation.dealing import MOST_TOGETHER
 from meshwright.costmodels.serving.speculation import drawn_rounds
 from meshwright.solver.problem.request import ServingWorkload
 from meshwright.solver.problem.serving_load import ClosedArrivals, GammaArrivals, TraceArrivals
@@ -97,7 +99,13 @@ class Traffic:
     @property
     def _differ_by_replicas(self) -> bool:
         """True if arrivals at one replica depend on how many others there are, beside their rate."""
-        return isinstance(self.workload.arrivals, GammaArrivals) or self.workload.is_dealt_in_turn
+        return isinstance(self.workload.arrivals, GammaArrivals) or self.workload.router is not Router.RANDOM
+
+    def side_by_side(self, share: Share) -> int:
+        """Replicas that are simulated together, since a router looks at all before it deals a request."""
+        if self.workload.router is not Router.LEAST_LOADED:
+            return 1
+        return share.replicas if isinstance(self.workload.arrivals, TraceArrivals) else min(share.replicas, MOST_TOGETHER)
 
     def clients(self, share: Share) -> int:
         """Clients of the fullest replica of a closed loop."""
@@ -109,16 +117,18 @@ class Traffic:
         cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0
         rate = _UNIT_RATE if self.is_closed else share.each
         load = Load(rate, self.prompt, self.output, cv, self._cached_share, self._shared_tokens)
-        if self.workload.is_dealt_in_turn:
+        if self.workload.router is not Router.RANDOM:
+            # Requests that go to the least loaded come at one replica about as evenly as in turn.
             return in_turn(load, share.replicas)
         # Of a renewal process split at random over n replicas, each sees squared variation 1 + (cv^2 - 1) / n.
         return replace(load, cv=math.sqrt(1.0 + (cv * cv - 1.0) / share.replicas))
 
     def streams(self, share: Share, requests: int | None = None, *, at_least: int = 0) -> tuple[RequestStream, ...]:
-        """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn.
+        """Requests of one replica, as all replicas are alike; of a trace those of every replica, dealt out in turn; of replicas
+        that are simulated ``side_by_side`` those of all together.
 
-        ``requests`` bounds their number, for a short simulation; ``at_least`` asks for more than a simulation has otherwise, of
-        which a trace has none.
+        ``requests`` bounds their number of a replica, for a short simulation; ``at_least`` asks for more than a simulation has
+        otherwise, of which a trace has none.
         """
         arrivals = self.workload.arrivals
         available = self.requests
@@ -126,11 +136,17 @@ class Traffic:
             available *= 2
         if isinstance(arrivals, TraceArrivals):
             whole = self._unit_stream(1, self.requests)[:requests].faster(share.load / arrivals.requests_per_s)
+            if self.side_by_side(share) > 1:
+                return (whole,)
             return tuple(whole[k :: share.replicas] for k in range(min(share.replicas, len(whole))))
         if self.is_closed:
             # Clients start together: each must come back often enough to fall out of step.
             enough = (self.one_run or _REQUESTS_PER_CLIENT) * self.clients(share)
             return (self._unit_stream(1, available)[: max(enough, requests or self.requests)],)
+        together = self.side_by_side(share)
+        if together > 1:
+            asked = together * max(requests or self.requests, at_least)
+            return (self._unit_stream(1, asked).faster(together * share.each),)
         split = share.replicas if self._differ_by_replicas else 1
         return (self._unit_stream(split, available)[:requests].faster(share.each),)
 
@@ -152,7 +168,7 @@ class Traffic:
                 load = Load(_UNIT_RATE, self.prompt, self.output, cv, self.workload.prefix_hit_ratio)
                 of_a_client = self.one_run or _REQUESTS_PER_CLIENT
                 enough = max(requests, int(of_a_client * self.load)) if self.is_closed else requests
-                if split > 1 and self.workload.is_dealt_in_turn:
+                if split > 1 and self.workload.router is Router.ROUND_ROBIN:
                     # The same requests at other times: in turn the number of replicas changes nothing but the gaps.
                     dealt = request_stream(in_turn(load, split), requests=enough, seed=self.seed + _TURNS_SEED)
                     self._unit[key] = replace(self._unit_stream(1, requests), arrival_s=dealt.arrival_s)

@@ -146,7 +146,7 @@ class Form(Generic[OwnLayout]):
     search     its search for one request; None where the request does not allow the form
     predict    the plan with every figure of a given layout predicted anew, or why it does not keep the promise
     simulate   what requests see of a given layout
-    takes_turns   whether its workers may get requests round robin
+    takes_turns   whether a router may deal requests to its workers
     """
 
     name: str

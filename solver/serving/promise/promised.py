@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from meshwright.costmodels.queueing.results import Percentile
-from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import Targets
 from meshwright.costmodels.serving.latency_law import (
     OPEN_LOOPS,
-    ROUND_ROBIN_LOOPS,
     LatencyLaw,
     OpenLoopLaw,
     ServingLaw,
@@ -110,8 +108,7 @@ def promised_of(request: ServingRequest, *, pools: bool = False) -> Promised:
     learned = learned_latencies(request.calibrations)
     law = latency_law(request.search.engine, pools=pools, devices=devices, learned=learned)
     is_open = not isinstance(request.workload.arrivals, ClosedArrivals)
-    loops = ROUND_ROBIN_LOOPS if request.workload.router is Router.ROUND_ROBIN else OPEN_LOOPS
-    slowed = _slowed(law, loops, slo.confidence) if is_open else None
+    slowed = _slowed(law, OPEN_LOOPS[request.workload.router], slo.confidence) if is_open else None
     return Promised(_target_s(slo.p95_ttft_ms), _target_s(slo.p95_tpot_ms), law, slo.confidence, slowed)
 
 

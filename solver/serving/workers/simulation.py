@@ -13,6 +13,7 @@ from meshwright.costmodels.queueing.simulation.replica import LoadTimeline, Simu
 from meshwright.costmodels.serving.latency_law import LatencyLaw, ServingLaw
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.serving_load import TraceArrivals
 from meshwright.solver.serving.promise.evaluation import REQUESTS, Evaluator
 from meshwright.solver.serving.promise.promised import Promised
 from meshwright.solver.serving.workers.given import given_candidate
@@ -103,7 +104,7 @@ class RateSimulation:
     replicas: int | None
 
 
-def simulated_replicas(request: ServingRequest, replicas: Replicas) -> tuple[Evaluator, SimulationResult, LoadTimeline, int]:
+def simulated_replicas(request: ServingRequest, replicas: Replicas) -> tuple[Evaluator, SimulationResult, LoadTimeline, float]:
     """Replicas that do both phases: what was simulated, over time, and how many like it there are."""
     evaluator, candidate, share = given_candidate(request, replicas.workers)
     if candidate.limits.kv_tokens < evaluator.longest_request:
@@ -112,11 +113,12 @@ def simulated_replicas(request: ServingRequest, replicas: Replicas) -> tuple[Eva
             f"{evaluator.longest_request}; 'meshwright predict' says what would help"
         )
     results = evaluator.simulations_of(candidate, share, requests=REQUESTS)
-    alike = 1 if len(results) > 1 else share.replicas
+    traced = isinstance(request.workload.arrivals, TraceArrivals)
+    alike = 1.0 if traced else share.replicas / len(results)
     return evaluator, pooled(results), timeline(results, intervals=INTERVALS), alike
 
 
-def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline, *, alike: int) -> ServingSimulation:
+def described(evaluator: Evaluator, whole: SimulationResult, line: LoadTimeline, *, alike: float) -> ServingSimulation:
     """The figures of a run that stands for so many alike."""
     law = evaluator.promised.law
     of = run_percentile if whole.one_run else percentile

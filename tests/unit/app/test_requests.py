@@ -287,7 +287,7 @@ def test_faults_of_a_speculation_are_named(change: dict[str, Any], field: str) -
         traced(),
         serving() | {"workload": serving()["workload"] | {"prompt_tokens": {"empirical": [5, 9]}, "prefix_hit_ratio": 0.5}},
         serving() | {"workload": serving()["workload"] | {"speculation": SPECULATION}},
-        serving() | {"workload": serving()["workload"] | {"router": "round_robin"}},
+        serving() | {"workload": serving()["workload"] | {"router": "least_loaded"}},
     ],
 )
 def test_every_way_to_arrive_reads_back(document: dict[str, Any]) -> None:
@@ -299,7 +299,7 @@ def test_every_way_to_arrive_reads_back(document: dict[str, Any]) -> None:
     ("document", "field"),
     [
         (with_arrivals(process="gamma", requests_per_s=2.0, cv=0.0), "workload.arrivals.cv"),
-        (serving() | {"workload": serving()["workload"] | {"router": "least_loaded"}}, "workload.router"),
+        (serving() | {"workload": serving()["workload"] | {"router": "nearest"}}, "workload.router"),
         (with_arrivals(process="closed", concurrency=10**6), "workload.arrivals.concurrency"),
         (with_arrivals(process="closed", concurrency=1000, requests_per_client=1001), "workload.arrivals.requests_per_client"),
         (with_arrivals(process="schedule", intervals=[]), "workload.arrivals.intervals"),

@@ -11,6 +11,7 @@ import pytest
 
 from meshwright.costmodels.fitting.calibration import LatencyPoint, fitted_outside_s, fitted_spreads, learned_latency
 from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.serving.latency_law import (
     BOTH_PHASES,
@@ -18,7 +19,6 @@ from meshwright.costmodels.serving.latency_law import (
     OPEN_LOOPS,
     OUTSIDE_SIGMA_S,
     POOLS,
-    ROUND_ROBIN_LOOPS,
     LatencyLaw,
     latency_law,
 )
@@ -114,10 +114,12 @@ def test_a_layout_measured_twice_counts_once() -> None:
 
 
 def test_open_loops_are_slowed_by_what_is_promised_of_their_steps() -> None:
-    assert OPEN_LOOPS.slowdown(0.5) == OPEN_LOOPS.ttft_factor(0.5) == OPEN_LOOPS.slowdown(0.1) == 1.0
-    assert OPEN_LOOPS.slowdown(0.9) == pytest.approx(1.253, abs=1e-3)
-    assert OPEN_LOOPS.slowdown(0.99) > OPEN_LOOPS.slowdown(0.9)
+    drawn, turns = OPEN_LOOPS[Router.RANDOM], OPEN_LOOPS[Router.ROUND_ROBIN]
+    assert set(OPEN_LOOPS) == set(Router)
+    assert drawn.slowdown(0.5) == drawn.ttft_factor(0.5) == drawn.slowdown(0.1) == 1.0
+    assert drawn.slowdown(0.9) == pytest.approx(1.253, abs=1e-3)
+    assert drawn.slowdown(0.99) > drawn.slowdown(0.9)
     # Dealt out in turn first tokens are predicted earlier, and promised later.
-    assert ROUND_ROBIN_LOOPS.ttft_factor(0.9) > OPEN_LOOPS.ttft_factor(0.9)
+    assert turns.ttft_factor(0.9) > drawn.ttft_factor(0.9)
     # Fitted to open loops alone, it is the law of times per token of closed ones.
-    assert OPEN_LOOPS.slowdown(0.9) == pytest.approx(BOTH_PHASES.tpot.factor(0.9), rel=0.01)
+    assert drawn.slowdown(0.9) == pytest.approx(BOTH_PHASES.tpot.factor(0.9), rel=0.01)

@@ -151,7 +151,18 @@ def test_a_row_says_how_its_requests_reach_workers(tmp_path: Path) -> None:
     assert first[1] < first[0]
     assert point(tmp_path, arrival="poisson", rate_req_s="4", router="round_robin").run.router is Router.ROUND_ROBIN
     with pytest.raises(InvalidInputError, match="router"):
-        open_row(tmp_path, router="least_loaded")
+        open_row(tmp_path, router="nearest")
+
+
+def test_workers_that_a_router_looks_at_are_simulated_together(tmp_path: Path) -> None:
+    drawn, fewest = (
+        open_loop(deployed, default_constants(deployed.engine))
+        for deployed in (deployment(open_row(tmp_path, router=router).run) for router in ("", "least_loaded"))
+    )
+    assert (drawn.together, fewest.together) == (1, 8)
+    assert fewest.utilisation == drawn.utilisation
+    drawn_s, fewest_s = (loop.times_s(0.95, requests=2_000) for loop in (drawn, fewest))
+    assert fewest_s[0] < drawn_s[0] and fewest_s[1] <= drawn_s[1]
 
 
 def test_lengths_are_cut_and_keep_their_mean() -> None:
