@@ -54,6 +54,7 @@ from meshwright.solver.training.report.changes import (
     training_changes,
     training_improvements,
 )
+from meshwright.solver.training.report.equals import RANKING_NOISE
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
 from meshwright.solver.training.report.plan_report import slo_reason
 from meshwright.solver.training.report.trials import Trial, training_trials
@@ -76,8 +77,8 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
     changes: Iterable[Iterable[RequestChange]]
     own, tried = plan if plan.feasible else None, list[Plan]()
 
-    def changed(other: PlanRequest, counted: Stop) -> Plan:
-        tried.append(_solved(other, stop=counted, progress=ignore_progress))
+    def changed(other: PlanRequest, counted: BoundedAsking) -> Plan:
+        tried.append(_solved(other, stop=counted, progress=counted.note))
         return tried[-1]
 
     if isinstance(request, TrainingRequest):
@@ -93,7 +94,8 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
         else:
             changes = among_nearest(serving_changes(request, plan.reason, bounded))
         surer, others = surer_targets(request), surer_beside
-    found = solved_suggestions(changes, changed, reached, work=work, stop=stop, better_than=own)
+    within = RANKING_NOISE.within if own is None else None
+    found = solved_suggestions(changes, changed, reached, work=work, stop=stop, better_than=own, within=within)
     if plan.reason is None:
         if tight and surer:
             found = (*found, *surer_suggestions(plan, surer, others, changed, reached, work=work, stop=stop))

@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_types_by_name
+from meshwright.solver.answer.cluster_time import in_model_time
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Suggestion
-from meshwright.solver.control import Stop
+from meshwright.solver.control import Progress, Stop
 from meshwright.solver.problem.choice import Form
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.problem.search import LEDGER, Search
@@ -158,11 +159,13 @@ def rounded(value: float, *, up: bool, digits: int = DIGITS) -> float:
 
 @dataclass(frozen=True, slots=True)
 class AskBudget:
-    """Times that searches may ask whether to stop: that of one change, those of one ladder, those of all ladders."""
+    """Times that searches may ask whether to stop: that of one change, those of one ladder, those of all ladders; and the
+    suggestions with which no other ladder is begun, None where all are."""
 
     change: int
     ladder: int
     all: int
+    enough: int | None = None
 
 
 LEAST_GAIN = 0.01
@@ -182,34 +185,63 @@ takes 388 on twelve nodes of eight H100, 474 on sixteen."""
 SERVING_WORK = AskBudget(change=60, ladder=90, all=300)
 """Once for each simulation, of ten thousand requests where it is not screened out."""
 
-RESCUE_WORK = AskBudget(change=1_000, ladder=1_200, all=2_400)
-"""The same where a request has no plan: a search for one takes 400 to 900 of them."""
+RESCUE_WORK = AskBudget(change=1_000, ladder=1_200, all=2_400, enough=3)
+"""The same where a request has no plan: a search for one takes 400 to 900 of them. Three
+suggestions are what 2,400 of them came to before searches ended with a plan that is good enough."""
+
+
+DEVICE_MEMORY = "device_memory"
+"""The constraint of a training request that lacks memory."""
+
+WITHOUT_RECOMPUTING = 3 / 4
+"""Time of a step over that of one whose layers run their forward pass twice: the backward pass has twice its products."""
 
 
 class BoundedAsking:
-    """A rule that ends a search when it was asked so often, or when the rule of the whole ends it."""
+    """A rule that ends a search when it was asked so often, or when the rule of the whole ends it.
 
-    def __init__(self, stop: Stop, most: int):
+    Of a search that tells it of its progress it also ends one that can meet no target any more, its bound above ``latest_s``,
+    and one that has a plan within this share of its bound; where no bound is told, one that has decided everything, before it
+    chooses among equals. Without ``within`` a search goes on to its best plan.
+    """
+
+    def __init__(self, stop: Stop, most: int, *, within: float | None = None, latest_s: float = math.inf):
         self._stop, self.left = stop, most
+        self._within, self._latest_s, self._is_over = within, latest_s, False
 
     def __call__(self) -> bool:
         """Return True if the search is to stop now."""
         self.left -= 1
-        return self.left < 0 or self._stop()
+        return self._is_over or self.left < 0 or self._stop()
+
+    def note(self, progress: Progress) -> None:
+        """Take note of a moment of the search."""
+        if self._is_over or self._within is None:
+            return
+        best, bound = progress.best, progress.bound
+        is_last = progress.done >= progress.total
+        is_near = best is not None and (is_last if bound is None else best <= bound * (1.0 + self._within))
+        is_found = is_near and progress.incumbent is not None and progress.incumbent() is not None
+        self._is_over = is_found or (bound is not None and bound > self._latest_s)
+
+
+Solve = Callable[[PlanRequest, BoundedAsking], Plan]
+"""What answers a changed request, and tells the rule that bounds its work of its progress."""
 
 
 def solved_suggestions(
     ladders: Iterable[Iterable[RequestChange]],
-    solve: Callable[[PlanRequest, Stop], Plan],
+    solve: Solve,
     reached: Callable[[Plan], str],
     *,
     work: AskBudget,
     stop: Stop,
     better_than: Plan | None = None,
+    within: float | None = None,
 ) -> tuple[Suggestion, ...]:
     """Return of each ladder the first change with a plan; ``reached`` says what a plan reaches. Changes that can't be planned
     at all, and those whose search ends undecided, are passed over, and where the request has a plan, ``better_than``, those
-    whose plan is not better."""
+    whose plan is not better. A search ends with a plan ``within`` this share of its bound, None at the best."""
 
     def is_good(plan: Plan) -> bool:
         return gain_over(better_than, plan) >= (0.0 if better_than is None else LEAST_GAIN)
@@ -217,15 +249,15 @@ def solved_suggestions(
     def words(plan: Plan) -> str:
         return reached(plan) if better_than is None else f"{gain_over(better_than, plan):.1%} better: {reached(plan)}"
 
-    found = _first_of_each(ladders, solve, is_good, work=work, stop=stop)
-    return tuple(_suggestion(change, plan, words(plan)) for change, plan in found)
+    found = _first_of_each(ladders, solve, is_good, work=work, stop=stop, within=within)
+    return tuple(_suggestion(change, plan, words(plan)) for change, plan in itertools.islice(found, work.enough))
 
 
 def surer_suggestions(
     own: Plan,
     surer: Sequence[RequestChange],
     beside: Callable[[RequestChange], Iterable[Sequence[RequestChange]]],
-    solve: Callable[[PlanRequest, Stop], Plan],
+    solve: Solve,
     reached: Callable[[Plan], str],
     *,
     work: AskBudget,
@@ -256,21 +288,22 @@ def _suggestion(change: RequestChange, plan: Plan, words: str) -> Suggestion:
 
 def _first_of_each(
     ladders: Iterable[Iterable[RequestChange]],
-    solve: Callable[[PlanRequest, Stop], Plan],
+    solve: Solve,
     is_good: Callable[[Plan], bool],
     *,
     work: AskBudget,
     stop: Stop,
+    within: float | None = None,
 ) -> Iterator[tuple[RequestChange, Plan]]:
     """Yield of each ladder the first change whose plan is good, with that plan."""
     left = work.all
     for ladder in ladders:
         of_ladder = min(work.ladder, left)
-        changes, known = _first_of_parts(ladder, solve, is_good, stop)
+        changes, known = _first_of_parts(ladder, solve, is_good, stop, within)
         for change in changes:
             if of_ladder <= 0 or stop():
                 break
-            counted = BoundedAsking(stop, min(work.change, of_ladder))
+            counted = BoundedAsking(stop, min(work.change, of_ladder), within=within, latest_s=_latest_s(change.request))
             before = counted.left
             try:
                 plan = solve(change.request, counted)
@@ -287,21 +320,40 @@ def _first_of_each(
 
 
 def _first_of_parts(
-    ladder: Iterable[RequestChange], solve: Callable[[PlanRequest, Stop], Plan], is_good: Callable[[Plan], bool], stop: Stop
+    ladder: Iterable[RequestChange], solve: Solve, is_good: Callable[[Plan], bool], stop: Stop, within: float | None
 ) -> tuple[Iterable[RequestChange], tuple[RequestChange, Plan] | None]:
-    """Return the changes whose whole space is worth a search, and the last of them with a plan of its part if there is one."""
-    changes, left = list[RequestChange](), iter(ladder)
+    """Return the changes whose whole space is worth a search, and the last of them with a plan of its part if there is one.
+
+    A part takes the least memory of its space, so what lacks memory there lacks it everywhere.
+    """
+    changes, late, left = list[RequestChange](), list[RequestChange](), iter(ladder)
     for change in left:
-        changes.append(change)
         if change.part is None:
-            break
+            return itertools.chain(changes, (change,), left), None
         try:
-            plan = solve(change.part, BoundedAsking(stop, PART_WORK))
+            plan = solve(change.part, BoundedAsking(stop, PART_WORK, within=within))
         except InvalidInputError:
+            changes.append(change)
             continue
         if is_good(plan):
-            return changes, (change, plan)
-    return itertools.chain(changes, left), None
+            return [*changes, change], (change, plan)
+        lacks_memory = plan.reason is not None and plan.reason.constraint == DEVICE_MEMORY
+        if not lacks_memory:
+            (late if _is_late(plan) else changes).append(change)
+    # The largest of those that seem too small is tried where there are no others.
+    return changes or late[-1:], None
+
+
+def _is_late(plan: Plan) -> bool:
+    """True where a part of a space, whose layers run their forward pass twice, is late, and would be without the second."""
+    reason = plan.reason
+    return reason is not None and reason.constraint.startswith("slo.") and reason.need * WITHOUT_RECOMPUTING > reason.have
+
+
+def _latest_s(request: PlanRequest) -> float:
+    """Seconds of a step, in the cost model's time, above which a training request has no plan; infinite of others."""
+    asked = in_model_time(request)
+    return asked.longest_step_s if isinstance(asked, TrainingRequest) else math.inf
 
 
 def said_of_none(tried: Sequence[Plan], *, is_stopped: bool) -> str:

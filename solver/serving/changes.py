@@ -202,12 +202,12 @@ def _less_load(request: ServingRequest, reason: Reason) -> Iterator[RequestChang
         return
     closed = isinstance(arrivals, ClosedArrivals)
     name, unit = ("concurrency", "clients") if closed else ("requests_per_s", "requests/s")
-    asked = float(getattr(arrivals, name))
+    least, asked = 1.0 if closed else 0.0, float(getattr(arrivals, name))
     kept = [reason.have] if reason.constraint == name and 0.0 < reason.have < asked else []
     loads = [rounded(load, up=False, digits=LOAD_DIGITS) for load in (*kept, *(asked * share for share in LESS_LOAD))]
     tried = {float(math.floor(load)) if closed else load for load in loads}
     for load in sorted(tried, reverse=True):
-        if not 0.0 < load < asked or (kept and load > max(loads[0], 1.0)):
+        if not 0.0 < load < asked or (kept and load > max(loads[0], least)):
             continue
         value = int(load) if closed else load
         lower: Mapping[str, Any] = {name: value}

@@ -78,7 +78,7 @@ class ReplicasSearch(FormSearch):
     def choose_roomiest(self) -> None:
         """Of replicas as good as the best take the roomiest; those of least energy are one."""
         best = self._result.best
-        if best is None or self._result.stopped:
+        if best is None or self._result.stopped or not self._asked.is_enough(best.load):
             return
         if self._request.objective is Objective.THROUGHPUT and self._evaluator.traffic.is_closed:
             # The search itself takes the roomiest of equal rates.

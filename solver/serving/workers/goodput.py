@@ -77,6 +77,7 @@ def largest_goodput(question: Question) -> ServingSearchResult:
         return result
     try:
         if is_sustained(question, result.best.measured):
+            question.tell(result, len(question.engines), 1.0 / result.best.load, result.best.engine.layout.name)
             return result
     except SearchStoppedError:
         # No layout sustains the next rate, and this one may not sustain its own.
@@ -122,7 +123,8 @@ def _searched(question: Question, judge: Judge) -> ServingSearchResult:
             result.stopped = True
             return result
         best = None if result.best is None else 1.0 / result.best.load
-        question.tell(result, done + 1, best, engine.layout.name)
+        # The last one is decided when the best is known to be sustained.
+        question.tell(result, done, best, engine.layout.name)
     result.bound = 1.0 / result.best.load if result.best else math.inf
     return result
 

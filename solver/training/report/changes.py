@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE, Optimizer, state_bytes_per_parameter
 from meshwright.costmodels.model.adapter import WEIGHT_BYTES
 from meshwright.costmodels.model.implementation import TrainedWeights
 from meshwright.costmodels.model.memory_law import MAX_RISK
+from meshwright.solver.answer.cluster_time import in_model_time
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason
@@ -25,6 +27,7 @@ from meshwright.solver.suggestions import (
     searching,
     with_targets,
 )
+from meshwright.solver.training.costs.evaluate import compute_bound_s
 from meshwright.solver.training.space.implementation import implementation_of
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -62,13 +65,13 @@ SMALLER_OPTIMIZERS = (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
 def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:
     """Yield ladders of changes, those that cost nothing first; memory that moves or shrinks helps where memory is short.
 
-    Left out are changes under which all devices together can't hold the state of training.
+    Left out are changes under which all devices together can't hold the state of training, or take too long at their peak.
     """
     for ladder in _changes(request, reason):
         yield tuple(
             replace(each, part=_of_least_memory(each.request))
             for each in ladder
-            if isinstance(each.request, TrainingRequest) and _may_hold_state(each.request)
+            if isinstance(each.request, TrainingRequest) and _may_hold_state(each.request) and _may_be_in_time(each.request)
         )
 
 
@@ -76,7 +79,7 @@ def _of_least_memory(request: TrainingRequest) -> TrainingRequest | None:
     """The part of the space whose activations take least: layers recomputed whole, sequences one by one; None where the request
     names other values."""
     search = request.search
-    least = replace(search, microbatch=(1,), recompute=(Recompute.FULL,), cp=search.cp or (1,))
+    least = replace(search, microbatch=(1,), recompute=(Recompute.FULL,))
     is_part = 1 in (search.microbatch or (1,)) and Recompute.FULL in (search.recompute or (Recompute.FULL,))
     return replace(request, search=least) if is_part and search.system is None else None
 
@@ -106,6 +109,14 @@ def _may_hold_state(request: TrainingRequest) -> bool:
         weights = min(weights, WEIGHT_BYTES.get(workload.adapter.base_format, weights))
     held = sum(group.nodes * group.node.devices_per_node * group.node.device.memory_bytes for group in request.cluster.groups)
     return request.model.parameters() * (weights + states) <= held
+
+
+def _may_be_in_time(request: TrainingRequest) -> bool:
+    """Return False if the products of a step exceed what all devices compute at their peak in the time that targets allow."""
+    asked = in_model_time(request)
+    assert isinstance(asked, TrainingRequest), "bringing targets into another time keeps the kind of a request"
+    with calibrations_in_force(request.calibrations):
+        return compute_bound_s(asked) <= asked.longest_step_s
 
 
 def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:

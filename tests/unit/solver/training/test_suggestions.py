@@ -15,12 +15,13 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, part_of_no
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.api import solve
-from meshwright.solver.control import Stop, ignore_progress, never_stop
+from meshwright.solver.control import Progress, Stop, ignore_progress, never_stop
 from meshwright.solver.problem.choices import Improvements, Objective
 from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, Slo, TrainingRequest
 from meshwright.solver.suggestions import (
     LEAST_GAIN,
     AskBudget,
+    BoundedAsking,
     RequestChange,
     more_devices,
     solved_suggestions,
@@ -257,6 +258,68 @@ def test_a_plan_of_a_part_is_suggested_where_the_whole_is_not_decided() -> None:
     work = AskBudget(change=1, ladder=1, all=1)
     found = solved_suggestions([ladder], answers, lambda plan: "reached", work=work, stop=never_stop)
     assert [each.change for each in found] == ["enough"]
+
+
+def test_of_changes_whose_parts_are_late_or_lack_memory_the_whole_is_searched_of_the_last_late_one() -> None:
+    request = short_of_time(3)
+    late = infeasible_plan(request)
+    assert late.reason is not None
+    reasons = {
+        "full": replace(late.reason, constraint="device_memory"),
+        "late": replace(late.reason, constraint="slo.max_step_time_s", need=1.34, have=1.0),
+        "near": replace(late.reason, constraint="slo.max_step_time_s", need=1.33, have=1.0),
+    }
+
+    def named(name: str) -> TrainingRequest:
+        return replace(request, model=replace(request.model, name=name))
+
+    def searched_whole(*names: str) -> list[str]:
+        asked = list[str]()
+
+        def answers(other: PlanRequest, stop: Stop) -> Plan:
+            asked.append(other.model.name)
+            return replace(late, reason=reasons[other.model.name.split()[0]])
+
+        ladder = [RequestChange(name, {}, named(f"{name} {n}"), part=named(name)) for n, name in enumerate(names)]
+        work = AskBudget(change=10, ladder=100, all=100)
+        assert solved_suggestions([ladder], answers, lambda plan: "reached", work=work, stop=never_stop) == ()
+        assert asked[: len(names)] == list(names)
+        return asked[len(names) :]
+
+    assert searched_whole("full", "full") == []
+    assert searched_whole("full", "late", "late") == ["late 2"]
+    assert searched_whole("late", "near", "full", "near") == ["near 1", "near 3"]
+
+
+def test_a_search_for_a_change_ends_with_a_plan_near_its_bound_or_when_none_can_be_in_time() -> None:
+    good = infeasible_plan(short_of_time(3))
+
+    def ended(*told: Progress, within: float | None = 0.1) -> bool:
+        asking = BoundedAsking(never_stop, 100, within=within, latest_s=5.0)
+        for each in told:
+            asking.note(each)
+        return asking()
+
+    found = Progress(1, 3, best=1.1, bound=1.0, incumbent=lambda: good)
+    assert ended(found) and not ended(found, within=None)
+    assert not ended(replace(found, best=1.11)) and not ended(replace(found, incumbent=lambda: None))
+    assert ended(replace(found, best=None, incumbent=None, bound=5.1)) and not ended(Progress(1, 3, bound=5.0))
+    unbounded = replace(found, bound=None)
+    assert not ended(unbounded) and ended(unbounded, replace(unbounded, done=3))
+
+
+def test_no_ladder_is_begun_with_enough_suggestions() -> None:
+    request = next(each for each in map(random_request, range(40)) if run(each).feasible)
+    good, asked = run(request), list[PlanRequest]()
+
+    def answers(other: PlanRequest, stop: Stop) -> Plan:
+        asked.append(other)
+        return good
+
+    ladders = [[RequestChange(name, {}, request)] for name in "abc"]
+    work = AskBudget(change=10, ladder=100, all=100, enough=2)
+    found = solved_suggestions(ladders, answers, lambda plan: "reached", work=work, stop=never_stop)
+    assert [each.change for each in found] == ["a", "b"] and len(asked) == 2
 
 
 def test_devices_of_a_node_are_advised_before_other_nodes_are() -> None:
