@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from meshwright.app.base.figures import percent, seconds, significant
+from meshwright.app.base.plan_words import days, mean_output, run_s, run_usd
 from meshwright.app.requests.cluster_words import cluster_of_words
 from meshwright.app.requests.hardware_words import LONGEST_NAME, usual_node
 from meshwright.costmodels.calibration.kernel_file import borrowed_source
 from meshwright.costmodels.cluster.cluster import NodeType
 from meshwright.costmodels.errors import ClusterError, InvalidInputError
 from meshwright.costmodels.hardware import devices
-from meshwright.solver.problem.choices import Launcher
+from meshwright.solver.answer.plan import AnsweredRequest
+from meshwright.solver.problem.choices import Launcher, Objective
+from meshwright.solver.problem.request import ServingRequest
 
 NODES = (1, 2, 4, 8)
 """Numbers of nodes of a node type that are asked one after another: each doubles what the last one had."""
@@ -110,3 +115,74 @@ def row_rank(row: Mapping[str, Any]) -> tuple[bool, bool, float, str]:
 def clusters_document(rows: Iterable[Mapping[str, Any]], not_tried: Sequence[str] = ()) -> dict[str, Any]:
     """Return rows, the best first, and the words of clusters for which no time was left, as one document."""
     return {"schema": CLUSTERS_SCHEMA, "clusters": sorted(rows, key=row_rank), "not_tried": list(not_tried)}
+
+
+# The figures of a plan that people compare clusters by.
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFigure:
+    """A figure of a plan in a table of clusters: its title, its value where a plan has it, and the words of a value."""
+
+    title: str
+    value: Callable[[AnsweredRequest], float | None]
+    text: Callable[[float], str]
+
+    def words(self, answer: AnsweredRequest) -> str:
+        """The figure of a plan in words; a dash where it has none."""
+        value = self.value(answer)
+        return "-" if value is None else self.text(value)
+
+
+def _of_predicted(name: str) -> Callable[[AnsweredRequest], float | None]:
+    return lambda answer: None if answer.plan.predicted is None else getattr(answer.plan.predicted, name)
+
+
+def _trained_tokens_per_s(answer: AnsweredRequest) -> float | None:
+    predicted = answer.plan.predicted
+    return None if predicted is None or isinstance(answer.request, ServingRequest) else predicted.tokens_per_s
+
+
+def _requests_per_s(answer: AnsweredRequest) -> float | None:
+    if answer.plan.predicted is None or not isinstance(answer.request, ServingRequest):
+        return None
+    return answer.plan.predicted.tokens_per_s / mean_output(answer.request.workload)
+
+
+def _usd_per_hour(answer: AnsweredRequest) -> float | None:
+    predicted = answer.plan.predicted
+    return None if predicted is None else usd_per_hour(predicted.cost_per_million_tokens, predicted.tokens_per_s)
+
+
+def _cost_per_million_tokens(answer: AnsweredRequest) -> float | None:
+    """USD, but of a whole run, which has a column of its own."""
+    predicted = answer.plan.predicted
+    if predicted is None or run_s(answer.plan, answer.request) is not None:
+        return None
+    return predicted.cost_per_million_tokens
+
+
+def _joules(answer: AnsweredRequest) -> float | None:
+    return answer.plan.certificate.objective if answer.request.objective is Objective.ENERGY else None
+
+
+_FIGURES = (
+    ClusterFigure("devices", lambda answer: answer.plan.devices, lambda devices: f"{devices:,.0f}"),
+    ClusterFigure("tokens/s", _trained_tokens_per_s, significant),
+    ClusterFigure("req/s", _requests_per_s, significant),
+    ClusterFigure("step", _of_predicted("step_time_s"), seconds),
+    ClusterFigure("TTFT", _of_predicted("ttft_p95_s"), seconds),
+    ClusterFigure("TPOT", _of_predicted("tpot_p95_s"), seconds),
+    ClusterFigure("OOM", _of_predicted("chance_out_of_memory"), percent),
+    ClusterFigure("J", _joules, significant),
+    ClusterFigure("USD/h", _usd_per_hour, significant),
+    ClusterFigure("USD/M tok", _cost_per_million_tokens, significant),
+    ClusterFigure("run", lambda answer: run_s(answer.plan, answer.request), days),
+    ClusterFigure("USD", lambda answer: run_usd(answer.plan, answer.request), significant),
+    ClusterFigure("gap", lambda answer: answer.plan.certificate.gap, percent),
+)
+
+
+def known_figures(answers: Sequence[AnsweredRequest]) -> list[ClusterFigure]:
+    """Return the figures that some of these plans have."""
+    return [figure for figure in _FIGURES if any(figure.value(answer) is not None for answer in answers)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from html import unescape
@@ -79,6 +80,35 @@ def test_a_plan_that_lost_is_planned_by_itself_and_compared(solved: httpx.Client
         lost = safe(solved.get("/diff", params={"old": digest, "new": other, "lost": "0"}))
         assert "What moves" in lost
     safe(solved.get("/diff", params={"old": digest, "new": other, "lost": "99999"}), 422)
+
+
+@pytest.mark.slow
+def test_the_question_of_a_plan_is_asked_of_other_clusters(solved: httpx.Client) -> None:
+    digest = planned(solved, SMALL)
+    place = f"/plans/{digest}/clusters"
+    assert "Plan on these" in safe(solved.get(place)) and place in safe(solved.get(f"/plans/{digest}"))
+    words = "8xA100, 8xV100-32GB, 8xH100"
+    assert "not planned yet" in safe(solved.get(place, params={"clusters": words}))
+    shown = led_to(solved, solved.post(place, data={"clusters": words}))
+    for _ in range(240):
+        table = unescape(safe(solved.get(shown)))
+        if "being planned" not in table:
+            break
+        time.sleep(0.25)
+    assert table.count("see it") == 1 and table.count("this one") == 1
+    # A V100 computes nothing in bf16: the job says so.
+    assert "its job failed" in table
+    assert table.index("<td>8xH100") < table.index("<td>8xA100") < table.index("<td>8xV100-32GB")
+    assert "this plan" in safe(solved.get(place, params={"clusters": "8xA100"}))
+
+
+def test_words_that_are_no_clusters_are_refused_on_the_page(solved: httpx.Client) -> None:
+    digest = planned(solved, SMALL)
+    place = f"/plans/{digest}/clusters"
+    assert "banana" in safe(solved.get(place, params={"clusters": "8xH100, 3 bananas"}), 422)
+    assert "at most" in safe(solved.get(place, params={"clusters": ", ".join(f"{n}x8xH100" for n in range(1, 19))}), 422)
+    refused = unescape(safe(solved.get(place, params={"clusters": "8xbanana"})))
+    assert "banana" in refused and "see it" not in refused
 
 
 def test_only_names_of_the_answer_are_planned(solved: httpx.Client) -> None:
@@ -236,7 +266,9 @@ def test_lists_without_rows_say_what_makes_them(client: httpx.Client) -> None:
         assert client.get(place).status_code in (404, 422), place
 
 
-@pytest.mark.parametrize("place", ["/clusters", "/replans", "/plans/sha256:00/run", "/plans/sha256:00/instead"])
+@pytest.mark.parametrize(
+    "place", ["/clusters", "/replans", "/plans/sha256:00/run", "/plans/sha256:00/instead", "/plans/sha256:00/clusters"]
+)
 def test_forms_of_other_sites_start_nothing(client: httpx.Client, place: str) -> None:
     safe(client.post(place, data=REGISTERED, headers={"sec-fetch-site": "cross-site"}), 403)
 

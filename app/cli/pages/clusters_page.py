@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,14 @@ from rich.table import Table
 
 from meshwright.app.base.console import indented, plain
 from meshwright.app.base.errors import DocumentError
-from meshwright.app.base.figures import counted, percent, seconds, significant
-from meshwright.app.base.plan_words import days, mean_output, run_s, run_usd
+from meshwright.app.base.figures import counted
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, ending, need_and_have, question
 from meshwright.app.requests.plan_documents import plan_document
-from meshwright.app.requests.several_clusters import cluster_row, row_without_plan, usd_per_hour
+from meshwright.app.requests.several_clusters import cluster_row, known_figures, row_without_plan
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import ServingRequest, TrainingRequest
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
 
 
@@ -95,71 +94,13 @@ _OBJECTIVE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A figure of a plan, its title, and its words; a column that no row has a figure for is left out."""
-
-    title: str
-    value: Callable[[AnsweredRequest], float | None]
-    text: Callable[[float], str]
-
-
-def _of_predicted(name: str) -> Callable[[AnsweredRequest], float | None]:
-    return lambda answer: None if answer.plan.predicted is None else getattr(answer.plan.predicted, name)
-
-
-def _trained_tokens_per_s(answer: AnsweredRequest) -> float | None:
-    predicted = answer.plan.predicted
-    return None if predicted is None or isinstance(answer.request, ServingRequest) else predicted.tokens_per_s
-
-
-def _requests_per_s(answer: AnsweredRequest) -> float | None:
-    if answer.plan.predicted is None or not isinstance(answer.request, ServingRequest):
-        return None
-    return answer.plan.predicted.tokens_per_s / mean_output(answer.request.workload)
-
-
-def _usd_per_hour(answer: AnsweredRequest) -> float | None:
-    predicted = answer.plan.predicted
-    return None if predicted is None else usd_per_hour(predicted.cost_per_million_tokens, predicted.tokens_per_s)
-
-
-def _cost_per_million_tokens(answer: AnsweredRequest) -> float | None:
-    """USD, but of a whole run, which has a column of its own."""
-    predicted = answer.plan.predicted
-    if predicted is None or run_s(answer.plan, answer.request) is not None:
-        return None
-    return predicted.cost_per_million_tokens
-
-
-def _joules(answer: AnsweredRequest) -> float | None:
-    return answer.plan.certificate.objective if answer.request.objective is Objective.ENERGY else None
-
-
-_COLUMNS = (
-    _Column("devices", lambda answer: answer.plan.devices, lambda devices: f"{devices:,.0f}"),
-    _Column("tokens/s", _trained_tokens_per_s, significant),
-    _Column("req/s", _requests_per_s, significant),
-    _Column("step", _of_predicted("step_time_s"), seconds),
-    _Column("TTFT", _of_predicted("ttft_p95_s"), seconds),
-    _Column("TPOT", _of_predicted("tpot_p95_s"), seconds),
-    _Column("OOM", _of_predicted("chance_out_of_memory"), percent),
-    _Column("J", _joules, significant),
-    _Column("USD/h", _usd_per_hour, significant),
-    _Column("USD/M tok", _cost_per_million_tokens, significant),
-    _Column("run", lambda answer: run_s(answer.plan, answer.request), days),
-    _Column("USD", lambda answer: run_usd(answer.plan, answer.request), significant),
-    _Column("gap", lambda answer: answer.plan.certificate.gap, percent),
-)
-
-
 _LONGEST_WORDS = 16
 """Columns that words of a cluster have in any case; the figures beside them leave as many of the 80."""
 
 
 def _table(rows: Sequence[ClusterRow], first: AnsweredRequest, title: str) -> Table:
     planned = [row.answer for row in rows if isinstance(row.answer, AnsweredRequest) and row.has_plan]
-    columns = [each for each in _COLUMNS if any(each.value(answer) is not None for answer in planned)]
+    columns = known_figures(planned)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False)
     longest = max(len(row.words) for row in rows)
     table.add_column(title, overflow="fold", min_width=min(longest, _LONGEST_WORDS))
@@ -169,15 +110,10 @@ def _table(rows: Sequence[ClusterRow], first: AnsweredRequest, title: str) -> Ta
         table.add_column("")
     for row in rows:
         if isinstance(row.answer, AnsweredRequest) and row.has_plan:
-            table.add_row(plain(row.words), *(_cell(column, row.answer) for column in columns))
+            table.add_row(plain(row.words), *(column.words(row.answer) for column in columns))
         else:
             table.add_row(plain(row.words), "no plan")
     return table
-
-
-def _cell(column: _Column, answer: AnsweredRequest) -> str:
-    value = column.value(answer)
-    return "-" if value is None else column.text(value)
 
 
 def _why_not(row: ClusterRow) -> str:

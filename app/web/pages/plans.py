@@ -93,7 +93,11 @@ def _actions(drawn: Mapping[str, Any], digest: str, caller: Principal) -> list[H
     """Links to all that can be done with a plan."""
     if not drawn["is_feasible"]:
         return []
-    places = [Hyperlink(f"/plans/{digest}/launch", "Launch it"), Hyperlink(f"/diff?old={digest}", "Compare it with another")]
+    places = [
+        Hyperlink(f"/plans/{digest}/launch", "Launch it"),
+        Hyperlink(f"/diff?old={digest}", "Compare it with another"),
+        Hyperlink(f"/plans/{digest}/clusters", "Ask it of other clusters"),
+    ]
     if drawn["has_step"]:
         places.append(Hyperlink(f"/plans/{digest}/step", "Look at a step closely"))
     if drawn["is_serving"]:
