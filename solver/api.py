@@ -100,7 +100,7 @@ def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
         if tight and surer:
             found = (*found, *surer_suggestions(plan, surer, others, changed, reached, work=work, stop=stop))
         return replace(plan, suggestions=found)
-    remedies = tuple(f"{each.change}: {each.reaches}" for each in found) or (said_of_none(tried, is_stopped=stop()),)
+    remedies = tuple(each.in_words for each in found) or (said_of_none(tried, is_stopped=stop()),)
     reason = replace(plan.reason, remedies=remedies)
     return replace(plan, suggestions=found, reason=reason)
 

@@ -255,7 +255,6 @@ def plan(
     csv: CsvFile = None,
 ) -> int:
     """Find the best plan for a request, or for a model and one line of options."""
-    from meshwright.app.base.quoting import shell_word
     from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.one_line import asks_several, line_document, print_line
     from meshwright.app.cli.commands.planning import PlanCommand, Store, run_plan
@@ -274,8 +273,7 @@ def plan(
     pictures = named({Picture.HTML: html, Picture.TRACE: trace, **drawings, Picture.MAP: svg_map, Picture.CSV: csv})
     calibrations = tuple(calibration or ())
     changed = tuple(changes or ())
-    words = " ".join((asked.words, *(f"--set {shell_word(change)}" for change in changed)))
-    command = PlanCommand("", words, file, store, output, calibrations, explain, scope, runs, pictures, changed)
+    command = PlanCommand("", asked, file, store, output, calibrations, explain, scope, runs, pictures, changed)
     if asks_several(asked):
         from meshwright.app.cli.commands.clusters import of_one_plan, run_clusters
 

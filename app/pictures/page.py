@@ -155,7 +155,7 @@ def _of_plan(answered: AnsweredRequest, follow: Follow) -> Iterator[PagePart]:
         items = [_with(each.summary, each.differs, follow) for each in plan.equals.also_try]
         yield PagePart(title="Also try", said=equals_in_words(plan.equals), items=items)
     if plan.suggestions:
-        yield PagePart(title="What would make it better", items=[f"{each.change}: {each.reaches}" for each in plan.suggestions])
+        yield PagePart(title="What would make it better", items=[each.in_words for each in plan.suggestions])
     command = _launch_command(plan, answered.request)
     if command is not None:
         yield PagePart(title="Launch", command=command)

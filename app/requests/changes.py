@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.app.base.documents import MAX_DEPTH, parse_document
+from meshwright.app.requests.one_line import yaml_value
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.problem.request import PlanRequest
@@ -26,6 +28,11 @@ def changed_request(request: PlanRequest, changes: Sequence[str]) -> PlanRequest
         # After a marker of YAML a list may hold plain words.
         set_field(document, path, parse_document(b"--- " + text.encode(), what=f"the value of {path}"))
     return resolve_request(document, files=NoFiles())
+
+
+def as_changes(values: Mapping[str, str]) -> tuple[str, ...]:
+    """Return values of fields, as JSON by dotted path, in the form that `changed_request` takes."""
+    return tuple(f"{path}={yaml_value(json.loads(value))}" for path, value in values.items())
 
 
 def set_field(document: Any, path: str, value: Any) -> None:

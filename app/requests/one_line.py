@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from meshwright.app.base.documents import parse_document
@@ -21,6 +24,7 @@ from meshwright.app.base.figures import (
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.requests.model_words import model_of_words
 from meshwright.app.requests.options import OF_TASK, OPTIONS, TOKENS, OneLine, Task, typed
+from meshwright.costmodels.cluster.cluster import NodeGroup
 from meshwright.costmodels.errors import InvalidInputError
 
 REQUEST_SCHEMA = "meshwright.request/1"
@@ -196,6 +200,44 @@ def _number(value: float) -> float:
     return int(value) if value.is_integer() else value
 
 
+# A line with other values: what a plan suggests, in the options that ask for it.
+
+_SAID_BY = {
+    "workload.prompt_tokens.fixed": ("isl", ""),
+    "workload.output_tokens.fixed": ("osl", ""),
+    "workload.arrivals.requests_per_s": ("rate", ""),
+    "workload.arrivals.concurrency": ("concurrency", ""),
+    "slo.p95_ttft_ms": ("ttft_p95", "ms"),
+    "slo.p95_tpot_ms": ("tpot_p95", "ms"),
+    "workload.seq_len": ("seq", ""),
+    "workload.precision": ("precision", ""),
+}
+"""Fields of a resolved request that an option says, with the unit of its value."""
+_FIRST_GROUP = "cluster.groups.0."
+_COUNTED = re.compile(r"\s*(?:\d+\s*x\s*)?\d+\s*x(?!\s*\d+\s*x)", re.IGNORECASE)
+"""Nodes and devices of each at the start of the words of a cluster: ``2x8x``, ``8x``."""
+
+
+def said_by_options(line: OneLine, values: Mapping[str, str], first: NodeGroup) -> tuple[OneLine, Mapping[str, str]]:
+    """Return the line with what options say of new values of fields, as JSON by dotted path, and the values that are left.
+
+    ``first`` is the first node group with these values. An option may mean more than its field, and words of a cluster other
+    nodes: read the line to see what it asks for.
+    """
+    said, left = dict[str, Any](), dict[str, str]()
+    counted = None if line.gpus is None else _COUNTED.match(line.gpus)
+    for path, value in values.items():
+        if path in _SAID_BY:
+            name, unit = _SAID_BY[path]
+            said[name] = yaml_value(json.loads(value)).removesuffix(".0") + unit
+        elif counted and path.startswith(_FIRST_GROUP):
+            nodes = f"{first.nodes}x" if first.nodes > 1 else ""
+            said["gpus"] = f"{nodes}{first.node.devices_per_node}x{counted.string[counted.end() :]}"
+        else:
+            left[path] = value
+    return replace(line, **said), left
+
+
 # A request document as YAML that a user keeps: a line a field, each with what it says.
 
 COMMENTS: Mapping[str, str] = {
@@ -218,13 +260,14 @@ def request_yaml(document: Mapping[str, Any]) -> str:
     for name, value in document.items():
         if name in COMMENTS:
             lines.append(f"# {COMMENTS[name]}")
-        lines.append(f"{name}: {_value(value)}")
+        lines.append(f"{name}: {yaml_value(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _value(value: object) -> str:
+def yaml_value(value: object) -> str:
+    """Return a value on one line of YAML."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name}: {_value(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join(f"{name}: {yaml_value(item)}" for name, item in value.items()) + "}"
     if isinstance(value, str) and _is_plain(value):
         return value
     return json_text(value, indent=None)

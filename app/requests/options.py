@@ -98,13 +98,13 @@ class OneLine:
         return any(getattr(self, each.name) is not None for each in fields(self) if each.name != "model")
 
     @property
-    def words(self) -> str:
-        """The line as it is typed again, each word quoted for a shell."""
+    def parts(self) -> tuple[str, ...]:
+        """The line as it is typed again, an option with its value a part, each word quoted for a shell."""
         given = [(name, getattr(self, name)) for name in OPTIONS]
         task = [] if self.task is None else [typed(self.task)]
-        options = [word for name, text in given if text is not None for word in (typed(name), shell_word(text))]
+        options = [f"{typed(name)} {shell_word(text)}" for name, text in given if text is not None]
         assumed = [typed("assume_decoder")] if self.assume_decoder else []
-        return " ".join((shell_word(self.model), *task, *options, *assumed))
+        return (shell_word(self.model), *task, *options, *assumed)
 
 
 OPTIONS: Mapping[str, Option] = {each.name: each.metadata["option"] for each in fields(OneLine) if each.metadata}

@@ -46,6 +46,11 @@ class Suggestion:
     objective: float
     unit: str
 
+    @property
+    def in_words(self) -> str:
+        """The change and what its plan reaches."""
+        return f"{self.change}: {self.reaches}"
+
 
 def unfinished_search(considered: int, *, looked_for: str, remedies: tuple[str, ...]) -> Reason:
     """The reason of a search that was stopped after ``considered`` candidates with its question open."""

@@ -316,7 +316,7 @@ def test_plan_frontier_sets_the_scope_of_the_request(cli: Cli, monkeypatch: pyte
     assert plain["digest"] != swept["digest"] and plain["interactivity"] is None
     assert cli("plan", request, "--frontier", "--no-store") == 0
     # Lines end where the folder's name makes them end.
-    assert "request.json--frontier-oplan.json" in "".join(cli.out.split())
+    assert "request.json--frontier--no-store-oplan.json" in "".join(cli.out.split())
 
 
 def test_schemas_are_listed_and_printed(cli: Cli) -> None:

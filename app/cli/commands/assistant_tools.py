@@ -199,7 +199,7 @@ def _compare(call: CompareCall) -> None:
     line = _line(call.request)
     if len(named_clusters(line)) == 1:
         raise InvalidInputError("several clusters are compared", given=line.gpus, allowed="8xH100,8xH200", remedy="ask 'plan'")
-    command = PlanCommand("", line.words, None, Store.USE, Output.PAGE, files=_OwnHardware())
+    command = PlanCommand("", line, None, Store.USE, Output.PAGE, files=_OwnHardware())
     run_clusters(line, command, read_settings(), download=False)
 
 
@@ -220,7 +220,7 @@ def _what_if(call: WhatIfCall) -> None:
         text, is_stored = answer(keyed_request(request), store, command)
         plan = read_plan(json.loads(text))
         answers.append(AnsweredRequest(plan, request))
-        ends.append(next_step(plan, request, command, is_stored=is_stored))
+        ends.append(next_step(plan, request, command, settings, is_stored=is_stored))
     console = page_console()
     rows = [ClusterRow(words, each) for words, each in zip(("as asked", "changed"), answers, strict=True)]
     console.print(plain(f"Changed: {', '.join(f'{name} to {json.dumps(value)}' for name, value in call.change.items())}"))
@@ -385,13 +385,13 @@ def _command(request: Mapping[str, Any], output: Output) -> PlanCommand:
     from meshwright.app.cli.commands.one_line import named_clusters
     from meshwright.app.service.planning import check_time_limit
 
-    document, words = dict(request), "REQUEST"
+    document, line = dict(request), OneLine("REQUEST")
     if "workload" not in request:
         line = _line(request)
         if line.gpus is not None and len(named_clusters(line)) > 1:
             raise InvalidInputError("a plan is of one cluster", given=line.gpus, remedy="ask 'compare'; '+' joins node groups")
-        document, words = request_of_line(line), line.words
-    command = PlanCommand(document, words, None, Store.USE, output, files=_OwnHardware())
+        document = request_of_line(line)
+    command = PlanCommand(document, line, None, Store.USE, output, files=_OwnHardware())
     settings = read_settings()
     check_time_limit(request_of(command, settings), settings.max_time_limit_s)
     return command

@@ -113,14 +113,14 @@ class _Asking:
         """Return the answer on a cluster: stored, or solved now and kept. ``count`` follows the words of its progress."""
         line = replace(self.line, gpus=words)
         try:
-            command = replace(self.command, request=request_of_line(line), words=line.words, file=None, pictures={})
+            command = replace(self.command, request=request_of_line(line), line=line, file=None, pictures={})
             request = request_of(command, self.settings)
             say(f"planning on {words}{count}")
             text, is_stored = answer(keyed_request(request), self.store, command)
         except InvalidInputError as error:
             return _Answered(ClusterRow(words, error), NextStep("No cluster has a plan", None))
         plan = read_plan(json.loads(text))
-        step = next_step(plan, request, command, is_stored=is_stored)
+        step = next_step(plan, request, command, self.settings, is_stored=is_stored)
         place = f"Best: {words}. {step.place}" if plan.feasible else "No cluster has a plan"
         return _Answered(ClusterRow(words, AnsweredRequest(plan, request)), replace(step, place=place))
 

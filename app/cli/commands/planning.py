@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -21,11 +21,13 @@ from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
 from meshwright.app.pictures.files import Picture, check_pictures, write_pictures
-from meshwright.app.requests.changes import changed_request
+from meshwright.app.requests.changes import as_changes, changed_request
 from meshwright.app.requests.digests import KeyedRequest, keyed_request, plan_text
 from meshwright.app.requests.document import RunsUse
 from meshwright.app.requests.files import STDIN, FilesBeside, given_request, read_document, read_request
 from meshwright.app.requests.models import NO_REGISTRY, Registry
+from meshwright.app.requests.one_line import request_of_line, said_by_options
+from meshwright.app.requests.options import OneLine
 from meshwright.app.requests.plan_documents import answer_document, read_plan
 from meshwright.app.requests.resolve import Files
 from meshwright.app.store.named_calibrations import CalibrationsOf, RunsOf
@@ -65,12 +67,12 @@ class Store(Enum):
 @dataclass(frozen=True, slots=True)
 class PlanCommand:
     """Options of ``plan``: the request's path, or its document, which may name ``files``, those of this folder unless given;
-    the words that ask for it again in a shell, the file to write, the store's use, what is printed, calibrations to use, the
+    the line that asks for it again in a shell, the file to write, the store's use, what is printed, calibrations to use, the
     operator or layout that is explained, if any, the frontier's scope where it is not the request's, files to draw the plan
     into, and fields of the request to change."""
 
     request: str | Mapping[str, Any]
-    words: str
+    line: OneLine
     file: Path | None
     store: Store
     output: Output
@@ -81,6 +83,19 @@ class PlanCommand:
     pictures: Mapping[Picture, Path] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
     files: Files = field(default_factory=lambda: FilesBeside(Path()))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The command that asks for the request again, an option with its value a part."""
+        return (
+            "meshwright plan",
+            *self.line.parts,
+            *(f"--set {shell_word(change)}" for change in self.changes),
+            *(f"--calibration {shell_word(name)}" for name in self.calibrations),
+            *(["--ignore-runs"] if self.runs is RunsUse.IGNORE else []),
+            *([] if self.frontier is None else ["--frontier"]),
+            *(["--no-store"] if self.store is Store.NONE else []),
+        )
 
 
 def run_plan(command: PlanCommand, settings: Settings) -> int:
@@ -105,7 +120,7 @@ def run_plan(command: PlanCommand, settings: Settings) -> int:
         print_json(document | _explanation_field(explained))
     else:
         to = sys.stderr if any(map(is_stdout, [command.file, *command.pictures.values()])) else sys.stdout
-        ending = next_step(plan, request, command, is_stored=stored)
+        ending = next_step(plan, request, command, settings, is_stored=stored)
         print_page(plan, request, ending, explained, full=command.output is Output.FULL, to=to)
     return EXIT_GOOD if plan.feasible else EXIT_NO
 
@@ -149,11 +164,11 @@ def print_predicted(request: PlanRequest, plan: Plan, output: Output, explain: s
     return EXIT_GOOD if predicted.feasible else EXIT_NO
 
 
-def request_of(command: PlanCommand, settings: Settings) -> PlanRequest:
-    """The request of a command, with the calibrations and measured runs that it may rest on."""
+def request_of(command: PlanCommand, settings: Settings, tell: Callable[[str], None] = say) -> PlanRequest:
+    """The request of a command, with the calibrations and measured runs that it may rest on, of which it may ``tell``."""
     stored = CalibrationsOf(settings)
     registry: Registry
-    registry = NO_REGISTRY if command.store is Store.NONE or command.runs is RunsUse.IGNORE else RunsOf(settings, say)
+    registry = NO_REGISTRY if command.store is Store.NONE or command.runs is RunsUse.IGNORE else RunsOf(settings, tell)
     if isinstance(command.request, str):
         request = read_request(command.request, stored=stored, calibrations=command.calibrations, registry=registry)
     else:
@@ -254,8 +269,8 @@ def _at_asked(plan: Plan, request: PlanRequest) -> Predicted | None:
     return told.predicted if told.feasible else None
 
 
-def next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stored: bool) -> NextStep:
-    """Return where the plan of a command is, and the command that goes on from it."""
+def next_step(plan: Plan, request: PlanRequest, command: PlanCommand, settings: Settings, *, is_stored: bool) -> NextStep:
+    """Return where the plan of a command is, the command that goes on from it, and those that ask for what it suggests."""
     where = []
     if is_stored:
         where.append(f"stored as {plan.digest}")
@@ -263,13 +278,30 @@ def next_step(plan: Plan, request: PlanRequest, command: PlanCommand, *, is_stor
     if command.file is not None:
         where.append("written to stdout" if file is None else f"written to {file}")
     place = f"Plan {' and '.join(where) or 'neither stored nor written to a file'}"
+    suggested = [suggested_command(command, request, each.set, settings).parts for each in plan.suggestions]
     if not plan.feasible:
-        return NextStep(place, None)
+        return NextStep(place, None, suggested)
     if file is None and not is_stored:
-        frontier = "" if command.frontier is None else " --frontier"
-        return NextStep(place, f"meshwright plan {command.words}{frontier} -o plan.json")
+        return NextStep(place, " ".join((*command.parts, "-o plan.json")), suggested)
     source = plan.digest[:SHORT_DIGEST] if file is None else str(file)
-    return NextStep(place, export_command(source, AnsweredRequest(plan, request)))
+    return NextStep(place, export_command(source, AnsweredRequest(plan, request)), suggested)
+
+
+def suggested_command(command: PlanCommand, request: PlanRequest, values: Mapping[str, str], settings: Settings) -> PlanCommand:
+    """Return the command that asks for a command's request with new values of fields, as JSON by dotted path: by the options
+    that say them where these ask for that very request, else by --set."""
+    kept = tuple(change for change in command.changes if change.partition("=")[0] not in values)
+    by_fields = replace(command, changes=(*kept, *as_changes(values)))
+    if not command.line.is_asked:
+        return by_fields
+    try:
+        changed = changed_request(request, as_changes(values))
+        line, left = said_by_options(command.line, values, changed.cluster.groups[0])
+        by_options = replace(command, request=request_of_line(line), line=line, changes=(*kept, *as_changes(left)))
+        is_same = request_of(by_options, settings, tell=lambda _: None) == changed
+    except InvalidInputError:
+        return by_fields
+    return by_options if is_same else by_fields
 
 
 def export_command(source: str, answered: AnsweredRequest) -> str | None:

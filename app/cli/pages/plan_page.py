@@ -35,6 +35,7 @@ from meshwright.app.base.figures import (
     spread,
 )
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, operators_in_words, rates_of, run_in_words
+from meshwright.app.base.quoting import terminal_line
 from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
@@ -79,10 +80,12 @@ from meshwright.solver.problem.serving_load import (
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """The end of the page: where the plan is, and a command that goes on from here."""
+    """The end of the page: where the plan is, and a command that goes on from here; and for each suggestion the command that
+    asks for it, in parts that stay whole where lines end."""
 
     place: str
     command: str | None
+    suggested: Sequence[Sequence[str]] = ()
 
 
 def print_plan(
@@ -101,7 +104,11 @@ def print_plan(
     groups = " + ".join(f"{group.nodes} x {group.node.name}" for group in request.cluster.groups)
     asked = question(plan, request, on=f"{groups} ({counted(request.cluster.n_devices, 'device')})")
     console.print(plain(asked, style="bold"))
-    parts = _feasible(plan, request, full=full, at_asked=at_asked) if plan.feasible else _infeasible(plan, request)
+    parts = (
+        _feasible(plan, request, next_step, full=full, at_asked=at_asked)
+        if plan.feasible
+        else _infeasible(plan, request, next_step)
+    )
     rest = [] if full or not plan.feasible else [left_out(plan)]
     for part in (*parts, *(_notes(plan) if full or not plan.feasible else []), *rest, ending(next_step)):
         console.print()
@@ -163,7 +170,9 @@ def _money(plan: Plan) -> str:
     return words if of_tokens is None else f"{words}, {of_tokens:.3g} USD per million tokens"
 
 
-def _feasible(plan: Plan, request: PlanRequest, *, full: bool, at_asked: Predicted | None = None) -> list[RenderableType]:
+def _feasible(
+    plan: Plan, request: PlanRequest, next_step: NextStep, *, full: bool, at_asked: Predicted | None = None
+) -> list[RenderableType]:
     assert plan.predicted is not None
     parts: list[RenderableType] = [
         Group(
@@ -182,7 +191,7 @@ def _feasible(plan: Plan, request: PlanRequest, *, full: bool, at_asked: Predict
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
         parts.append(_time(breakdown))
-    return [*parts, *beside_the_plan(plan, request, full=full)]
+    return [*parts, *beside_the_plan(plan, request, next_step, full=full)]
 
 
 def _speeds(plan: Plan, request: PlanRequest, at_asked: Predicted | None) -> list[Text]:
@@ -317,14 +326,14 @@ def _time(breakdown: TimeBreakdown) -> Group:
     return Group(*lines)
 
 
-def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
+def _infeasible(plan: Plan, request: PlanRequest, next_step: NextStep) -> list[RenderableType]:
     reason = plan.reason
     assert reason is not None
     if not plan.is_decided:
         return [
             plain("Not decided: the search was stopped", style="bold yellow"),
             plain(reason.message),
-            *_remedies(reason),
+            *_remedies(plan, reason, next_step),
         ]
     where = "" if reason.stage is None else f" in stage {reason.stage}"
     # A field of the request keeps its name.
@@ -339,7 +348,7 @@ def _infeasible(plan: Plan, request: PlanRequest) -> list[RenderableType]:
             plain("  ") + bar(share) + plain(f" {percent(share)} of what {'is allowed' if _is_target(reason) else 'there is'}")
         )
     lines.append(plain(certificate_in_words(plan, request)))
-    return [Group(*lines), plain(reason.message), *_remedies(reason)]
+    return [Group(*lines), plain(reason.message), *_remedies(plan, reason, next_step)]
 
 
 def need_and_have(reason: Reason) -> str:
@@ -353,11 +362,36 @@ def _is_target(reason: Reason) -> bool:
     return reason.unit in ("s", "ms", "x")
 
 
-def _remedies(reason: Reason) -> list[RenderableType]:
-    if not reason.remedies:
-        return []
-    remedies = [indented(plain(f"- {remedy}"), 2) for remedy in reason.remedies]
-    return [Group(plain("What would help", style="bold"), *remedies)]
+def _remedies(plan: Plan, reason: Reason, next_step: NextStep) -> list[RenderableType]:
+    solved = _suggested(plan, next_step)
+    others = [indented(plain(f"- {remedy}"), 2) for remedy in reason.remedies if remedy not in solved]
+    lines = [*others, *(line for lines in solved.values() for line in lines)]
+    return [Group(plain("What would help", style="bold"), *lines)] if lines else []
+
+
+def _suggested(plan: Plan, next_step: NextStep) -> dict[str, list[RenderableType]]:
+    """The lines of each suggestion by its words, the command that asks for it under them."""
+    commands = next_step.suggested or [()] * len(plan.suggestions)
+    return {
+        each.in_words: [indented(plain(f"- {each.in_words}"), 2), *command_lines(command)]
+        for each, command in zip(plan.suggestions, commands, strict=True)
+    }
+
+
+COMMAND_COLUMNS = 80
+"""Columns of the lines of a command, where its parts allow it."""
+
+
+def command_lines(parts: Sequence[str]) -> list[Text]:
+    """Return a command as lines to copy into a shell: a part stays whole, and a backslash ends all lines but the last."""
+    lines = list[str]()
+    for part in parts:
+        if lines and len(lines[-1]) + len(f" {part} \\") <= COMMAND_COLUMNS:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(f"{'      ' if lines else '    '}{part}")
+    ended = [*(f"{line} \\" for line in lines[:-1]), *lines[-1:]]
+    return [Text(terminal_line(line), style="cyan", no_wrap=True, overflow="ignore") for line in ended]
 
 
 def _notes(plan: Plan) -> list[RenderableType]:
@@ -561,9 +595,9 @@ def _kind(kind: WorkerKind) -> list[RenderableType]:
 SHOWN_RUNNERS_UP = 3
 
 
-def beside_the_plan(plan: Plan, request: PlanRequest, *, full: bool) -> list[RenderableType]:
+def beside_the_plan(plan: Plan, request: PlanRequest, next_step: NextStep, *, full: bool) -> list[RenderableType]:
     """Return all of it, or what fits a screen and what was asked for."""
-    better, frontier = _improvements(plan), [*frontier_parts(plan), *interactivity_parts(plan)]
+    better, frontier = _improvements(plan, next_step), [*frontier_parts(plan), *interactivity_parts(plan)]
     if full:
         return [_comparison(plan, SHOWN_RUNNERS_UP), *_equals(plan), *better, *frontier, _calibration(plan)]
     swept = request.search.frontier is FrontierScope.SWEPT
@@ -595,13 +629,12 @@ def _equals(plan: Plan) -> list[RenderableType]:
     return [Group(*lines)]
 
 
-def _improvements(plan: Plan) -> list[RenderableType]:
+def _improvements(plan: Plan, next_step: NextStep) -> list[RenderableType]:
     """The changes of the request that make the plan better; nothing where none was asked for, or found."""
     if not plan.suggestions:
         return []
-    lines: list[RenderableType] = [plain("What would make it better (solved)", style="bold")]
-    lines += [indented(plain(f"- {each.change}: {each.reaches}"), 2) for each in plan.suggestions]
-    return [Group(*lines)]
+    lines = [line for lines in _suggested(plan, next_step).values() for line in lines]
+    return [Group(plain("What would make it better (solved)", style="bold"), *lines)]
 
 
 def _calibration_in_short(plan: Plan) -> Text:

@@ -89,7 +89,7 @@ def test_the_page_says_the_line_again_as_words_of_a_shell(cli: Cli) -> None:
     words = ["checkpoint", "--gpus", "5 of 8 H100", "--batch", "10", "--seq", "128"]
     assert cli("plan", *words, "--no-store") == 0, cli.err
     (again,) = re.findall(r"meshwright plan .*?-o plan\.json", " ".join(cli.out.split()))
-    assert shlex.split(again)[2:-2] == words
+    assert shlex.split(again)[2:-2] == [*words, "--no-store"]
 
 
 def test_init_writes_the_request_that_plan_prints(cli: Cli) -> None:
