@@ -39,6 +39,7 @@ from meshwright.app.base.quoting import terminal_line
 from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
+from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.layouts import (
     ByGroup,
     GroupReplicas,
@@ -76,6 +77,7 @@ from meshwright.solver.problem.serving_load import (
     ScheduleArrivals,
     TraceArrivals,
 )
+from meshwright.solver.training.report.bands import unlike_measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -599,9 +601,16 @@ def beside_the_plan(plan: Plan, request: PlanRequest, next_step: NextStep, *, fu
     """Return all of it, or what fits a screen and what was asked for."""
     better, frontier = _improvements(plan, next_step), [*frontier_parts(plan), *interactivity_parts(plan)]
     if full:
-        return [_comparison(plan, SHOWN_RUNNERS_UP), *_equals(plan), *better, *frontier, _calibration(plan)]
+        return [
+            _comparison(plan, SHOWN_RUNNERS_UP),
+            *_equals(plan),
+            *better,
+            *frontier,
+            _calibration(plan),
+            *_unlike(plan, request),
+        ]
     swept = request.search.frontier is FrontierScope.SWEPT
-    return [_comparison(plan, 1), *better, *(frontier if swept else []), _calibration_in_short(plan)]
+    return [_comparison(plan, 1), *better, *(frontier if swept else []), _calibration_in_short(plan), *_unlike(plan, request)]
 
 
 def _comparison(plan: Plan, most: int) -> RenderableType:
@@ -647,6 +656,17 @@ def _calibration_in_short(plan: Plan) -> Text:
         f"Rests on {several}{worst.id}, errs by {percent(worst.median_error)} median, {percent(worst.p95_error)} P95, on "
         "measurements that it was not fitted to"
     )
+
+
+def _unlike(plan: Plan, request: PlanRequest) -> list[Text]:
+    """What a plan of training has that no measured step had; nothing where runs were like it."""
+    if not isinstance(request, TrainingRequest):
+        return []
+    axes, breakdown = record_of(plan).axes, placement_of(plan).breakdown
+    if axes is None or breakdown is None:
+        return []
+    said = ", ".join(unlike_measured(request, axes, breakdown))
+    return [plain(f"No run was measured with {said}: the band may not hold", style="yellow")] if said else []
 
 
 def left_out(plan: Plan) -> Text:

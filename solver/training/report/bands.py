@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from meshwright.costmodels.calibration.kernel_file import MEASURED
@@ -12,6 +12,7 @@ from meshwright.costmodels.calibration.kernels import KernelError, KernelKind, V
 from meshwright.costmodels.cluster.cluster import TIMED_ALONE, UNTOLD_RATES, Cluster, Device
 from meshwright.costmodels.kernels.compute import kernel_error
 from meshwright.costmodels.kernels.operator_time import operator_time
+from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.model.dims import BATCH, HEAD_DIM, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.solver.answer.cluster_time import networks_between, networks_used
@@ -60,7 +61,11 @@ class StepTraits:
 
 def has_untold_rates(cluster: Cluster) -> bool:
     """Return True if no training run told the rates that some device sustains: neither catalogue nor request has any."""
-    return any(group.node.device.sustained in (TIMED_ALONE, UNTOLD_RATES) for group in cluster.groups)
+    return any(_is_untold(group.node.device) for group in cluster.groups)
+
+
+def _is_untold(device: Device) -> bool:
+    return device.sustained in (TIMED_ALONE, UNTOLD_RATES)
 
 
 def step_traits(
@@ -218,7 +223,34 @@ def plan_bands(
         unmeasured_wait_s=wait_s + widest_spread(request.cluster) * exchange_s,
         untold_rates=has_untold_rates(request.cluster),
     )
-    return step_time_bands(request, traits, step_time_s=step_time_s, tokens_per_s=tokens_per_s, mfu=mfu)
+    bands = step_time_bands(request, traits, step_time_s=step_time_s, tokens_per_s=tokens_per_s, mfu=mfu)
+    unlike = ", ".join(unlike_measured(request, axes, breakdown))
+    if not unlike:
+        return bands
+    return {name: replace(band, basis=f"{band.basis}; no run was measured with {unlike}") for name, band in bands.items()}
+
+
+MOST_MEASURED = {"devices": 12_288, "tokens in a sequence": 131_072, "tp": 16, "pp": 64, "cp": 8, "ep": 64}
+"""The most of each in the 2,751 measured steps that bands are fitted to (`benchmarks/accuracy.py`)."""
+
+
+def unlike_measured(request: TrainingRequest, axes: Axes, breakdown: TimeBreakdown) -> tuple[str, ...]:
+    """Return in words what a plan has that no measured step had, so that bands can't be known to hold for it."""
+    used = {
+        "devices": request.cluster.n_devices,
+        "tokens in a sequence": request.workload.seq_len,
+        **{axis: getattr(axes, axis) for axis in ("tp", "pp", "cp", "ep")},
+    }
+    found = [f"{used[name]:,} {name} (at most {most:,})" for name, most in MOST_MEASURED.items() if used[name] > most]
+    devices = _devices(request)
+    found += [f"the rates of {device.name}" for device in devices if _is_untold(device)]
+    found += ["devices of several kinds"] if len(devices) > 1 else []
+    found += ["state or activations on hosts"] if breakdown.offload_s > 0.0 else []
+    adapter = request.workload.adapter
+    if adapter is not None:
+        found += ["adapters in a model with experts"] if numbers_of_experts(request.model) else []
+        found += [f"frozen weights in {adapter.base_format.value}"] if adapter.base_format is not BaseFormat.WORKING else []
+    return tuple(found)
 
 
 def unmeasured_kernels(request: TrainingRequest) -> tuple[str | None, float]:

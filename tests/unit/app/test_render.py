@@ -121,6 +121,14 @@ def test_replicas_of_every_node_group_are_shown() -> None:
     assert "damaged: 144 sequences in 14.5 s; layout: dp 7" in " ".join(text.split())
 
 
+def test_a_plan_says_what_no_run_was_measured_with() -> None:
+    request = resolved()
+    plan = feasible_plan(request)
+    assert "No run was measured" not in page(plan, request)
+    longer = replace(request, workload=replace(request.workload, seq_len=2**18))
+    assert "No run was measured with 262,144 tokens in a sequence (at most 131,072)" in page(plan, longer)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     request = resolved(training(cluster={"catalog": "dgx-h100", "nodes": 2048}))

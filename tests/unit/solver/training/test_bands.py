@@ -10,8 +10,9 @@ import pytest
 from meshwright.app.models.catalog import model
 from meshwright.costmodels.calibration.kernel_file import borrowed_name
 from meshwright.costmodels.calibration.networks import network_calibration
-from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, SustainedRates
+from meshwright.costmodels.cluster.cluster import UNTOLD_RATES, Cluster, NodeGroup, SustainedRates
 from meshwright.costmodels.hardware import node_type
+from meshwright.costmodels.model.adapter import Adapter, AdapterTarget, BaseFormat
 from meshwright.solver.answer.predicted import TimeBreakdown
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.carried_choices import MeshChoices
@@ -22,8 +23,10 @@ from meshwright.solver.training.report.bands import (
     KNOWN_FRAMEWORK,
     StepErrorModel,
     has_untold_rates,
+    plan_bands,
     step_time_bands,
     step_traits,
+    unlike_measured,
     unmeasured_wait_s,
 )
 
@@ -107,3 +110,41 @@ def test_a_borrowed_calibration_widens_the_band_and_says_so() -> None:
     own, borrowed = band(request()), band(request(borrowed_name("mine", "a100_sxm")))
     assert borrowed[0] < own[0] and borrowed[1] > own[1]
     assert "not measured on" in borrowed[2] and "not measured on" not in own[2]
+
+
+def test_what_no_run_was_measured_with_is_said() -> None:
+    asked, axes = request(), Axes(dp=1, tp=8)
+    assert unlike_measured(asked, axes, PARTS) == ()
+    (group,) = asked.cluster.groups
+    strange = replace(group.node.device, name="strange", sustained=UNTOLD_RATES)
+    other = replace(group, name="other", node=replace(group.node, device=strange))
+    wide = replace(
+        asked,
+        cluster=replace(asked.cluster, groups=(replace(group, nodes=2_000), other)),
+        workload=replace(asked.workload, seq_len=2**20),
+    )
+    said = unlike_measured(wide, replace(axes, cp=16, ep=128), replace(PARTS, offload_s=0.1))
+    assert said == (
+        "16,008 devices (at most 12,288)",
+        "1,048,576 tokens in a sequence (at most 131,072)",
+        "16 cp (at most 8)",
+        "128 ep (at most 64)",
+        "the rates of strange",
+        "devices of several kinds",
+        "state or activations on hosts",
+    )
+    packed = replace(asked, workload=replace(asked.workload, adapter=Adapter(rank=16, base_format=BaseFormat.NF4)))
+    assert unlike_measured(packed, axes, PARTS) == ("frozen weights in nf4",)
+    attention = Adapter(rank=16, targets=(AdapterTarget.Q, AdapterTarget.V))
+    routed = replace(request(name="qwen3-30b-a3b"), workload=replace(asked.workload, adapter=attention))
+    assert unlike_measured(routed, axes, PARTS) == ("adapters in a model with experts",)
+
+
+def test_a_plan_says_in_its_band_what_it_was_not_measured_with() -> None:
+    asked = request()
+    figures = {"step_time_s": 10.0, "tokens_per_s": 5.0, "mfu": 0.4}
+    told = [
+        plan_bands(asked, Axes(dp=1, tp=8, cp=cp), PARTS, [1.0], choices=MeshChoices(PP), **figures)["step_time_s"].basis
+        for cp in (1, 16)
+    ]
+    assert told[1] == f"{told[0]}; no run was measured with 16 cp (at most 8)"
