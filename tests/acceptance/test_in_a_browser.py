@@ -135,6 +135,16 @@ def go_from_the_form_to_a_replan(visitor: Visitor) -> None:
     assert tab.get_by_text("What moves").is_visible()
 
     tab.goto(plan)
+    visitor.click("Ask it of other clusters")
+    visitor.look()
+    tab.get_by_label("Clusters, parted by commas").fill("8xA100, 8xH200")
+    visitor.click("Plan on these", role="button")
+    # The page asks again until all are planned.
+    tab.get_by_role("link", name="see it").nth(1).wait_for()
+    visitor.look()
+    assert [words.split("x")[-1] for words in column(tab, 1)] == ["H200", "this plan", "A100"]
+
+    tab.goto(plan)
     visitor.click("launch")
     visitor.look()
     command = tab.get_by_label("Command", exact=True).inner_text()
