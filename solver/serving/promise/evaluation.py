@@ -25,6 +25,7 @@ from meshwright.costmodels.queueing.simulation.replica import (
 )
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.request import ServingWorkload
+from meshwright.solver.problem.serving_load import TraceArrivals
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share
@@ -193,7 +194,7 @@ class OneLayout:
 
     def _counted(self, candidate: Candidate, share: Share, requests: int, *, together: int) -> tuple[int, Window]:
         """Requests of a simulation of one replica, and which of them count: as many as of one attention group. Of several that
-        are simulated together each has fewer, but enough to settle.
+        are simulated together each has fewer, but enough to settle; a trace stays whole.
 
         Several groups hold so many more at a time that a run has to begin with several times as many before it is settled, and
         to end with as many. They are no more than fit, nor, where targets are kept, than arrive in the time of an answer.
@@ -204,6 +205,8 @@ class OneLayout:
         answer_s = self._asked.targets.ttft_s + self._asked.targets.tpot_s * self._asked.output.mean
         held = math.ceil(min(groups * largest_batch(self._asked, candidate), share.each * answer_s))
         if groups == 1:
+            if isinstance(self._asked.workload.arrivals, TraceArrivals):
+                return requests, window
             settled = math.ceil(_SETTLING_ANSWERS * held / window.warm_up)
             return min(requests, max(requests // _LEAST_SHARE, settled)), window
         first, end = window.measured(requests)

@@ -135,6 +135,12 @@ def test_a_trace_is_dealt_to_the_replica_with_the_fewest() -> None:
     evaluator, candidate, _ = given_candidate(asked, workers)
     found = evaluator.simulations_of(candidate, Share(trace.requests_per_s, 3), requests=100)
     assert [list(run.requests.output_tokens) for run in found] == [[400], [2, 2], [400]]
+    # All of a longer one is run, where replicas of other arrivals have fewer requests each.
+    long = poisson_trace(4.0, requests=400)
+    asked = replace(asked, workload=workload(long, router=Router.LEAST_LOADED))
+    evaluator, candidate, _ = given_candidate(asked, workers)
+    found = evaluator.simulations_of(candidate, Share(long.requests_per_s, 3), requests=400)
+    assert sum(len(run.requests.arrival_s) for run in found) == 400
 
 
 def test_requests_in_turn_wait_less_and_take_fewer_devices() -> None:
