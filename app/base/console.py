@@ -33,6 +33,11 @@ def plain(text: str, style: str | Style = "") -> Text:
     return Text(terminal_line(text), style=style)
 
 
+def whole_line(text: str, style: str | Style = "") -> Text:
+    """The same of a text that is copied as it stands: it is not wrapped where the page ends."""
+    return Text(terminal_line(text), style=style, no_wrap=True, overflow="ignore")
+
+
 class PageConsole(Console):
     """A console without markup, emoji codes or highlighting, whose lines are no commands to what reads them."""
 

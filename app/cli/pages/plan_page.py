@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.app.base.console import indented, plain
+from meshwright.app.base.console import indented, plain, whole_line
 from meshwright.app.base.figures import (
     BarRow,
     amount,
@@ -35,7 +35,6 @@ from meshwright.app.base.figures import (
     spread,
 )
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, operators_in_words, rates_of, run_in_words
-from meshwright.app.base.quoting import terminal_line
 from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
@@ -393,7 +392,7 @@ def command_lines(parts: Sequence[str]) -> list[Text]:
         else:
             lines.append(f"{'      ' if lines else '    '}{part}")
     ended = [*(f"{line} \\" for line in lines[:-1]), *lines[-1:]]
-    return [Text(terminal_line(line), style="cyan", no_wrap=True, overflow="ignore") for line in ended]
+    return [whole_line(line, style="cyan") for line in ended]
 
 
 def _notes(plan: Plan) -> list[RenderableType]:
