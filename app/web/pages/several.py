@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -65,9 +65,12 @@ async def show(
     """The table of a plan's question on other clusters, and the form that asks it of them."""
     text = await plan_text(request, caller, digest)
     answered = await asyncio.to_thread(_read, text)
+    question = await asyncio.to_thread(request_document, answered.request)
+    engine: Engine = request.app.state.engine
+    recent = await read_soon(engine, JobRepository(engine, caller.tenant).page, JobFilter(), before=None, limit=RECENT_JOBS)
     rows, problem = list[Asked](), None
     try:
-        rows = [await _asked(request, caller, answered, words) for words in _clusters(request, clusters, text)]
+        rows = [await _asked(request, caller, question, words, recent) for words in _clusters(request, clusters, text)]
     except InvalidInputError as error:
         problem = str(error)
     if not any(isinstance(row.answer, AnsweredRequest) and row.answer.plan.digest == digest for row in rows):
@@ -96,9 +99,10 @@ async def ask(request: Request, caller: PageWriter, digest: str) -> Response:
     given = (await form_of(request)).get("clusters", "")[:MOST_CHARACTERS]
     text = await plan_text(request, caller, digest)
     answered = await asyncio.to_thread(_read, text)
+    question = await asyncio.to_thread(request_document, answered.request)
     for words in _clusters(request, given, text):
         try:
-            await submitted(request, await _found(request, caller, answered, words))
+            await submitted(request, await _found(request, caller, question, words))
         except InvalidInputError:
             # The table says why.
             continue
@@ -117,17 +121,15 @@ def _clusters(request: Request, words: str, plan: str) -> tuple[str, ...]:
     return named
 
 
-async def _asked(request: Request, caller: Principal, answered: AnsweredRequest, words: str) -> Asked:
+async def _asked(request: Request, caller: Principal, question: dict[str, Any], words: str, recent: Sequence[Job]) -> Asked:
     """What reading alone says of a cluster."""
-    engine: Engine = request.app.state.engine
     try:
-        found = await _found(request, caller, answered, words)
+        found = await _found(request, caller, question, words)
     except InvalidInputError as error:
         return Asked(words, error)
     if isinstance(found, Submission) and found.text is not None:
         return Asked(words, await asyncio.to_thread(_read, found.text))
     digest = found.digest if isinstance(found, Submission) else found.key.digest
-    recent = await read_soon(engine, JobRepository(engine, caller.tenant).page, JobFilter(), before=None, limit=RECENT_JOBS)
     return Asked(words, None, next((job for job in recent if job.digest == digest), None))
 
 
@@ -135,11 +137,10 @@ def _read(text: str) -> AnsweredRequest:
     return read_plan_document(json.loads(text))
 
 
-async def _found(request: Request, caller: Principal, answered: AnsweredRequest, words: str) -> Submission | Wanted:
+async def _found(request: Request, caller: Principal, question: dict[str, Any], words: str) -> Submission | Wanted:
     """The plan of the question on another cluster, or what its job needs; raises InvalidInputError where it can't be asked."""
     service: PlanService = request.app.state.service
-    document: dict[str, Any] = {**request_document(answered.request), "cluster": words}
-    call = Call(caller, document, urgency_of(None), None, current_parent())
+    call = Call(caller, {**question, "cluster": words}, urgency_of(None), None, current_parent())
     resolved = await asyncio.to_thread(service.resolve_alone, call)
     return await read_soon(request.app.state.engine, service.look_up, call, resolved)
 
