@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from meshwright.app.base.console import indented, plain, whole_line
+from meshwright.app.base.console import PAGE_WIDTH, indented, plain, whole_line
 from meshwright.app.base.figures import (
     BarRow,
     amount,
@@ -379,15 +379,12 @@ def _suggested(plan: Plan, next_step: NextStep) -> dict[str, list[RenderableType
     }
 
 
-COMMAND_COLUMNS = 80
-"""Columns of the lines of a command, where its parts allow it."""
-
-
 def command_lines(parts: Sequence[str]) -> list[Text]:
-    """Return a command as lines to copy into a shell: a part stays whole, and a backslash ends all lines but the last."""
+    """Return a command as lines to copy into a shell, as wide as a page where its parts allow it: a part stays whole, and a
+    backslash ends all lines but the last."""
     lines = list[str]()
     for part in parts:
-        if lines and len(lines[-1]) + len(f" {part} \\") <= COMMAND_COLUMNS:
+        if lines and len(lines[-1]) + len(f" {part} \\") <= PAGE_WIDTH:
             lines[-1] += f" {part}"
         else:
             lines.append(f"{'      ' if lines else '    '}{part}")
