@@ -2,14 +2,16 @@
 
 Stores N plans, among them that of Llama-3.1-405B on 16,384 devices and one serving plan, then opens the list, the pages of
 these two and the form in Chromium, each in a fresh browser context. For each: the time to the first contentful paint and to
-the end of loading, the bytes that were sent and what they unpack to. The list is also asked for over REST, all N plans.
-Needs Chromium and Playwright.
+the end of loading, the bytes that were sent and what they unpack to. Then the timeline of the largest plan is zoomed with the
+wheel, and a trace of Chromium says how many frames a second it draws. The list is also asked for over REST, all N plans. Needs
+Chromium and Playwright.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import json
 import os
 import shutil
 import statistics
@@ -31,6 +33,25 @@ LARGEST = EXAMPLES / "llama-3.1-405b-16384xh100.yaml"
 SERVED = EXAMPLES / "llama-3.1-70b-serving-h100.yaml"
 PAGE_OF_REST = 200
 PAINT_EVERY_S = 0.02
+ZOOM_S = 3.0
+"""Seconds for which the wheel is turned to and fro."""
+WHEEL_TURNS = 20
+"""Turns in one direction, each of ``WHEEL_STEP`` pixels: far enough to see one micro-batch."""
+WHEEL_STEP = 60
+TURN_THE_WHEEL = """(svg, [seconds, turns, step]) => new Promise((done) => {
+  const { left, width, top } = svg.getBoundingClientRect();
+  const began = performance.now();
+  const turn = (number) => {
+    const took = (performance.now() - began) / 1000;
+    if (took > seconds) return done(took);
+    const deltaY = Math.floor(number / turns) % 2 ? step : -step;
+    const place = { clientX: left + width / 2, clientY: top, ctrlKey: true, cancelable: true };
+    svg.dispatchEvent(new WheelEvent('wheel', { deltaY, ...place }));
+    requestAnimationFrame(() => turn(number + 1));
+  };
+  turn(0);
+})"""
+"""One turn of the wheel before each frame; gives the seconds that all took."""
 TIMES = """() => {
   const seen = performance.getEntriesByName('first-contentful-paint')[0];
   if (!seen) return null;
@@ -75,6 +96,8 @@ def main() -> int:
         print("| page | first paint (longest) | loaded (longest) | sent | unpacked |\n|---|---|---|---|---|")
         for name, place in pages.items():
             print(row(name, [view(browser, service.url + place) for _ in range(given.views)]), flush=True)
+        timeline = service.url + pages["the largest plan"]
+        print(f"its timeline is zoomed at {zoomed_frames_per_s(browser, timeline):.0f} frames a second")
         took = [listing(client, given.plans) for _ in range(given.views)]
         print(f"REST lists all {given.plans} plans in {1e3 * statistics.median(took):.0f} ms ({1e3 * max(took):.0f})")
         first = [timed(client, f"/v1/plans?limit={PAGE_OF_REST}")[0] for _ in range(given.views)]
@@ -116,6 +139,22 @@ def view(browser: Browser, url: str) -> View:
         context.close()
     painted_ms, loaded_ms, sent_bytes, unpacked_bytes = times
     return View(painted_ms / 1e3, loaded_ms / 1e3, sent_bytes, unpacked_bytes)
+
+
+def zoomed_frames_per_s(browser: Browser, url: str) -> float:
+    """Frames that Chromium draws a second while the wheel with Ctrl zooms the timeline of a plan's page, by its own trace."""
+    context = browser.new_context()
+    try:
+        tab = context.new_page()
+        tab.goto(url, wait_until="load")
+        drawing = tab.locator("svg:has(svg.axis)").first
+        drawing.scroll_into_view_if_needed()
+        browser.start_tracing(page=tab, categories=["devtools.timeline", "disabled-by-default-devtools.timeline.frame"])
+        turning_s = drawing.evaluate(TURN_THE_WHEEL, [ZOOM_S, WHEEL_TURNS, WHEEL_STEP])
+        events = json.loads(browser.stop_tracing())["traceEvents"]
+    finally:
+        context.close()
+    return sum(event["name"] == "DrawFrame" for event in events) / turning_s
 
 
 def row(name: str, views: list[View]) -> str:

@@ -19,7 +19,7 @@ from meshwright.app.base.figures import (
 )
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, rates_of, run_in_words
 from meshwright.app.base.templates import Hyperlink, Templates, Words
-from meshwright.app.launching.exporters import export, startable_by
+from meshwright.app.launching.exporters import first_export
 from meshwright.app.pictures.drawings import (
     breakdown_drawing,
     frontier_drawing,
@@ -209,8 +209,8 @@ def _cells(row: int, stage: Stage) -> tuple[str, ...]:
 
 def _launch_command(plan: Plan, request: PlanRequest) -> str | None:
     preferred = launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher
-    launcher = None if preferred is None else startable_by(plan, request, preferred)
-    return None if launcher is None else export(plan, request, launcher.value).command
+    exported = None if preferred is None else first_export(plan, request, preferred)
+    return None if exported is None else exported.command
 
 
 def _frontier_table(points: Sequence[FrontierPoint], follow: Follow) -> PageTable:

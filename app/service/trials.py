@@ -14,7 +14,7 @@ from meshwright.app.base.documents import compact_json
 from meshwright.app.base.errors import PlanNotFoundError
 from meshwright.app.base.output_files import write_output
 from meshwright.app.base.quoting import json_text
-from meshwright.app.launching.exporters import startable_by
+from meshwright.app.launching.exporters import first_export
 from meshwright.app.launching.exporters.launch import launch, write_export
 from meshwright.app.requests.learned import run_group
 from meshwright.app.requests.plan_documents import answer_document, plan_document, read_plan, read_plan_document
@@ -98,9 +98,9 @@ def write_trials(trials: Sequence[AnyTrial], request: PlanRequest, folder: Path)
         asked = trial.request if isinstance(trial, ServingTrial) else request
         answered = AnsweredRequest(trial.plan, asked)
         write_output(place / PLAN_NAME, json_text(answer_document(answered)) + "\n", what="plan")
-        launcher = startable_by(trial.plan, asked, request.search.launcher)
-        if launcher is not None:
-            write_export(launch(answered, launcher), place)
+        exported = first_export(trial.plan, asked, request.search.launcher)
+        if exported is not None:
+            write_export(launch(answered, exported.launcher), place)
         written.append(WrittenTrial(trial, place))
     write_output(folder / TRIALS_NAME, json_text(trials_document(trials)) + "\n", what="trials")
     return written

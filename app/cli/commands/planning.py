@@ -307,11 +307,11 @@ def suggested_command(command: PlanCommand, request: PlanRequest, values: Mappin
 def export_command(source: str, answered: AnsweredRequest) -> str | None:
     """Return the command that exports a plan, in a file or by its digest, to what can start it, its own launcher first; None
     where nothing can."""
-    from meshwright.app.launching.exporters import startable_by
+    from meshwright.app.launching.exporters import first_export
 
     preferred = default_launcher(answered.request)
-    launcher = None if preferred is None else startable_by(answered.plan, answered.request, preferred)
-    return None if launcher is None else f"meshwright export {shell_word(source)} --to {launcher}"
+    exported = None if preferred is None else first_export(answered.plan, answered.request, preferred)
+    return None if exported is None else f"meshwright export {shell_word(source)} --to {exported.launcher}"
 
 
 def _write_file(path: Path, document: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from meshwright.app.launching.launchers.table import SERVING, TRAINING
 from meshwright.app.launching.parts.export import Export
 from meshwright.app.launching.parts.launchable import require_launchable
@@ -16,7 +18,7 @@ from meshwright.solver.problem.launchers.servers import ServingForm
 from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS, launcher_of
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 
-__all__ = ["LAUNCHERS", "Export", "export", "own_launcher", "startable_by"]
+__all__ = ["LAUNCHERS", "Export", "export", "first_export", "own_launcher"]
 
 LAUNCHERS = tuple(launcher.value for launcher in (*TRAINING, *SERVING))
 """The names that users give launchers."""
@@ -95,12 +97,9 @@ def own_launcher(request: PlanRequest) -> Launcher:
     return request.search.launcher
 
 
-def startable_by(plan: Plan, request: PlanRequest, preferred: Launcher) -> Launcher | None:
-    """Return a launcher that can start a plan, the preferred one where it can; None where none can."""
+def first_export(plan: Plan, request: PlanRequest, preferred: Launcher) -> Export | None:
+    """Return the export to a launcher that can start a plan, the preferred one where it can; None where none can."""
     for launcher in (preferred, *(Launcher(name) for name in LAUNCHERS if name != preferred.value)):
-        try:
-            export(plan, request, launcher.value)
-        except ExportError:
-            continue
-        return launcher
+        with suppress(ExportError):
+            return export(plan, request, launcher.value)
     return None

@@ -14,7 +14,7 @@ from meshwright.app.base.documents import parse_document
 from meshwright.app.base.errors import NoSuchError
 from meshwright.app.base.quoting import shell_comment
 from meshwright.app.base.templates import Hyperlink
-from meshwright.app.launching.exporters import own_launcher, startable_by
+from meshwright.app.launching.exporters import first_export, own_launcher
 from meshwright.app.launching.exporters.launch import SCRIPT_NAME
 from meshwright.app.launching.exporters.schedulers import Scheduler, schedulers_of
 from meshwright.app.requests.plan_documents import read_plan_document
@@ -97,7 +97,8 @@ def _read(text: str) -> tuple[AnsweredRequest, Launcher]:
     answered = read_plan_document(parse_document(text.encode(), what="plan"))
     plan, request = answered.plan, answered.request
     named = own_launcher(request)
-    return answered, (startable_by(plan, request, named) if plan.feasible else None) or named
+    exported = first_export(plan, request, named) if plan.feasible else None
+    return answered, named if exported is None else exported.launcher
 
 
 async def _launched(
