@@ -29,7 +29,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving import plan_serving
 from meshwright.solver.serving.forms.pools import pools
-from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise import evaluation, question
 from meshwright.solver.serving.workers import simulation
 from meshwright.solver.verify.check import check
 from tests.unit.solver.serving.enumeration import best_objective, described, roomiest
@@ -73,12 +73,15 @@ def _is_roomiest(plan: Plan, request: ServingRequest) -> bool:
 
 
 def shorten_simulations() -> None:
-    """Short runs and few batch limits, for search and enumeration alike; runs of 1,000 are too short for finite intervals."""
+    """Short runs and few batch limits, one beyond the ordinary one, for search and enumeration alike; runs of 1,000 are too
+    short for finite intervals."""
     for module in (evaluation, pools, simulation):
         vars(module)["REQUESTS"] = 3000
     for module in (evaluation, pools):
         vars(module)["SCREENING_REQUESTS"] = 600
     vars(evaluation).update(STEP_TOKENS=(1024, 8192), SEQUENCES=(8, 32, 128))
+    for module in (question, pools):
+        vars(module)["ORDINARY_SEQUENCES"] = 32
 
 
 def random_request(seed: int, *, objectives: tuple[Objective, ...] = OBJECTIVES) -> ServingRequest:

@@ -28,17 +28,23 @@ from meshwright.solver.problem.search import Search
 
 PIPELINE_DEGREES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 
-STEP_TOKENS = (512, 1024, 2048, 4096, 8192, 16384)
-"""Token limits of a step: powers of two around the defaults of vLLM (2048 to 8192, by version and device)."""
+STEP_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Token limits of a step: powers of two around the defaults of vLLM (2048 to 8192, by version and device); what MLPerf's
+submitters name for tight limits goes down to 256."""
 
-SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Limits of sequences at once: powers of two up to twice the default of vLLM (256)."""
+SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+"""Limits of sequences at once: powers of two up to the largest that MLPerf's submitters name."""
+
+ORDINARY_SEQUENCES = 512
+"""Twice the default of vLLM (256). Larger limits take memory from the cache, and serve only where this many run at once: they
+are looked at where a simulation reaches it."""
 
 
 SPACE = (
     f"replicas in one node group, tp x kvp inside a node, pp in {{{', '.join(map(str, PIPELINE_DEGREES))}}}, attention "
     "groups (without pp) and experts over whole nodes, either attention groups or kvp, "
-    f"steps of {STEP_TOKENS[0]} to {STEP_TOKENS[-1]} tokens and {SEQUENCES[0]} to {SEQUENCES[-1]} sequences (powers of two), "
+    f"steps of {STEP_TOKENS[0]} to {STEP_TOKENS[-1]} tokens and {SEQUENCES[0]} to {SEQUENCES[-1]} sequences (powers of two; "
+    f"over {ORDINARY_SEQUENCES} where as many run at once), "
     "chunked prefill, requests split evenly at random"
 )
 

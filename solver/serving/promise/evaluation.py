@@ -51,7 +51,7 @@ _SATURATED_REQUESTS = 2_000
 """Requests of the simulation that finds what a full engine can keep up with."""
 
 _FULL_BATCHES = 4
-"""Full batches of every attention group that this simulation answers at least."""
+"""Full batches of every attention group, and of every slot of its pipeline, that this simulation answers at least."""
 
 _SETTLING_ANSWERS = 3
 """Answers' times after which a replica of several attention groups counts as settled, and the last one loads it still."""
@@ -217,12 +217,11 @@ class OneLayout:
 
     def saturated_per_s(self, candidate: Candidate) -> float:
         """Requests per second of an engine that always has requests waiting."""
-        groups, clients = candidate.engine.layout.schedulers, 2 * candidate.sequences
-        requests = _SATURATED_REQUESTS
-        if groups > 1:
-            requests = max(requests, _FULL_BATCHES * groups * largest_batch(self._asked, candidate))
-            clients *= groups
-        (stream,) = self._asked.traffic.streams(Share(1.0), requests, at_least=requests if groups > 1 else 0)
+        layout = candidate.engine.layout
+        clients = 2 * layout.schedulers * candidate.sequences
+        running = layout.schedulers * layout.pp * largest_batch(self._asked, candidate)
+        requests = max(_SATURATED_REQUESTS, _FULL_BATCHES * running)
+        (stream,) = self._asked.traffic.streams(Share(1.0), requests, at_least=requests)
         result = simulate_closed_loop(
             candidate.engine.simulated_times, stream, candidate.limits, concurrency=clients, window=Window(0.0, 0.0)
         )

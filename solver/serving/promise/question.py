@@ -14,6 +14,7 @@ from meshwright.solver.control import OnProgress, Progress, ignore_progress
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
+from meshwright.solver.serving.engines.layouts import ORDINARY_SEQUENCES
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.evaluation import Evaluator
@@ -203,23 +204,35 @@ def measurements(
     """Simulations of all candidates under a load, but those that can't differ from one already seen.
 
     ``measure`` takes the place of the evaluator's own. Token limits come by their throughput bound, and for each of them
-    sequence limits largest first. A limit that a run never reached changes nothing, nor does any smaller one that it never
-    reached either. ``leaves_out_overloaded``: without those that nothing but the load refuses, as far as that is known before.
+    sequence limits from the ordinary one up, then down. A limit that a run never reached changes nothing, nor does any smaller
+    one that it never reached either; a larger one only takes room from the cache. ``leaves_out_overloaded``: without those that
+    nothing but the load refuses, as far as that is known before.
     """
     by_step_tokens: dict[int, list[Candidate]] = {}
     for candidate in candidates:
         if evaluator.can_keep_up(candidate, share):
             by_step_tokens.setdefault(candidate.step_tokens, []).append(candidate)
     for group in sorted(by_step_tokens.values(), key=lambda group: -evaluator.rate_bound(group[0])):
-        unreached = math.inf
-        for candidate in group:
-            if candidate.sequences >= unreached or (leaves_out_overloaded and evaluator.only_overloads(candidate, share)):
+        unreached = enough = math.inf
+        for candidate in sorted(group, key=lambda candidate: place_of_limit(candidate.sequences)):
+            if candidate.sequences > enough or unreached <= candidate.sequences < ORDINARY_SEQUENCES:
+                continue
+            if leaves_out_overloaded and evaluator.only_overloads(candidate, share):
                 continue
             measured = (measure or evaluator.measure)(candidate, share)
             yield measured
+            if measured.only_overloaded:
+                continue
             cache_never_full = measured.peak_running * evaluator.longest_request <= candidate.limits.kv_tokens
-            if cache_never_full and not measured.only_overloaded:
+            if cache_never_full:
                 unreached = min(unreached, measured.peak_running)
+            if measured.peak_running < candidate.sequences:
+                enough = min(enough, candidate.sequences)
+
+
+def place_of_limit(sequences: int) -> tuple[bool, int]:
+    """The place of a limit of sequences: the ordinary one, larger ones upwards, smaller ones downwards."""
+    return sequences < ORDINARY_SEQUENCES, abs(sequences - ORDINARY_SEQUENCES)
 
 
 def expected_strain(evaluator: Evaluator, candidate: Candidate, share: Share) -> float:
@@ -231,7 +244,7 @@ def expected_strain(evaluator: Evaluator, candidate: Candidate, share: Share) ->
 
 def ordering_candidate(candidates: list[Candidate]) -> Candidate:
     """The candidate that stands for its engine where engines are put in order."""
-    return min(candidates, key=lambda c: (abs(c.step_tokens - _ORDERING_STEP_TOKENS), -c.sequences))
+    return min(candidates, key=lambda c: (abs(c.step_tokens - _ORDERING_STEP_TOKENS), abs(c.sequences - ORDINARY_SEQUENCES)))
 
 
 def replica_count(count: int) -> str:

@@ -35,6 +35,7 @@ from meshwright.solver.serving.promise.question import (
     least_replicas,
     measurements,
     ordering_candidate,
+    place_of_limit,
     replica_count,
     usable_candidates,
 )
@@ -290,7 +291,7 @@ def roominess(evaluator: Evaluator, measured: Measured) -> tuple[float, float, i
     strain = evaluator.strain(ttft=measured.ttft, tpot=measured.tpot)
     # Clients of a closed loop are answered as fast as the engine can: of equal room the faster is better.
     slower = -measured.requests_per_s * measured.share.replicas if evaluator.traffic.is_closed else 0.0
-    return strain, slower, measured.share.replicas, (*engine, step_tokens, -sequences)
+    return strain, slower, measured.share.replicas, (*engine, step_tokens, *place_of_limit(sequences))
 
 
 def choose_roomiest(

@@ -28,7 +28,7 @@ from meshwright.solver.problem.request import ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, TraceArrivals
 from meshwright.solver.problem.token_counts import token_count
 from meshwright.solver.serving.engines.engine import Engine
-from meshwright.solver.serving.engines.layouts import Layout, stage_width
+from meshwright.solver.serving.engines.layouts import ORDINARY_SEQUENCES, Layout, stage_width
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, P95, Candidate, Measured
 from meshwright.solver.serving.promise.certificates import energy_per_token_j
@@ -382,15 +382,12 @@ def _one_token_answers(workload: ServingWorkload) -> ServingWorkload:
 
 def _limits_of(kind: PhaseKind, candidates: list[Candidate]) -> list[Candidate]:
     """Limits that differ in what the phase does: of prefill the tokens of a step, with as many sequences as there is room
-    for; of decode the sequences, with the smallest step that holds a token of each."""
-    chosen: dict[int, Candidate] = {}
-    for candidate in candidates:
-        limit = candidate.step_tokens if kind is PhaseKind.PREFILL else candidate.sequences
-        better = (
-            candidate.sequences > chosen[limit].sequences
-            if kind is PhaseKind.PREFILL and limit in chosen
-            else limit not in chosen or candidate.step_tokens < chosen[limit].step_tokens
-        )
-        if better:
-            chosen[limit] = candidate
-    return list(chosen.values())
+    for, up to the ordinary limit; of decode the sequences, with the smallest step that holds a token of each, whatever the
+    limit."""
+    if not candidates:
+        return []
+    if kind is PhaseKind.DECODE:
+        widest = max(candidates, key=lambda candidate: (candidate.sequences, -candidate.step_tokens))
+        return [candidate for candidate in candidates if candidate.step_tokens == widest.step_tokens]
+    ordinary = [candidate for candidate in candidates if candidate.sequences <= ORDINARY_SEQUENCES]
+    return list({each.step_tokens: each for each in sorted(ordinary, key=lambda each: each.sequences)}.values())

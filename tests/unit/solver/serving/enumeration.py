@@ -23,6 +23,7 @@ from meshwright.solver.serving.promise.candidates import Candidate, Measured
 from meshwright.solver.serving.promise.certificates import energy_per_token_j
 from meshwright.solver.serving.promise.evaluation import Evaluator
 from meshwright.solver.serving.promise.promised import promised_of
+from meshwright.solver.serving.promise.question import place_of_limit
 from meshwright.solver.serving.workers.answer import axes_of
 from meshwright.solver.serving.workers.goodput import RATE_GRID
 
@@ -66,7 +67,7 @@ def roomiest(request: ServingRequest, plan: Plan) -> tuple[Workers, ...]:
     found = []
     for measured in _equally_good(request, evaluator, engines, cost=cost):
         candidate, replicas = measured.candidate, measured.share.replicas
-        order = (candidate.engine.key, candidate.step_tokens, -candidate.sequences)
+        order = (candidate.engine.key, candidate.step_tokens, *place_of_limit(candidate.sequences))
         found.append((_strain(request, measured), replicas, order, _workers_of(measured)))
     return (min(found)[-1],)
 
