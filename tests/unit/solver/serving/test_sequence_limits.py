@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.serving.engines.layouts import ORDINARY_SEQUENCES
 from meshwright.solver.serving.engines.traffic import Share
@@ -36,8 +38,9 @@ def test_larger_limits_are_left_alone_where_fewer_sequences_run() -> None:
     assert max(run.peak_running for run in runs) < ORDINARY_SEQUENCES
 
 
-def test_larger_limits_keep_a_load_that_the_ordinary_one_misses() -> None:
-    runs = measured_at(80.0)
+@pytest.mark.parametrize("rate", [80.0, 82.0], ids=["too busy", "too late"])
+def test_larger_limits_keep_a_load_that_the_ordinary_one_misses(rate: float) -> None:
+    runs = measured_at(rate)
     assert not any(run.keeps for run in runs if run.candidate.sequences <= ORDINARY_SEQUENCES)
     assert any(run.keeps and run.peak_running > ORDINARY_SEQUENCES for run in runs)
     for step in {run.candidate.step_tokens for run in runs}:
