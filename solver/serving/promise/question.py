@@ -244,7 +244,7 @@ def expected_strain(evaluator: Evaluator, candidate: Candidate, share: Share) ->
 
 def ordering_candidate(candidates: list[Candidate]) -> Candidate:
     """The candidate that stands for its engine where engines are put in order."""
-    return min(candidates, key=lambda c: (abs(c.step_tokens - _ORDERING_STEP_TOKENS), abs(c.sequences - ORDINARY_SEQUENCES)))
+    return min(candidates, key=lambda c: (abs(c.step_tokens - _ORDERING_STEP_TOKENS), place_of_limit(c.sequences)))
 
 
 def replica_count(count: int) -> str:
