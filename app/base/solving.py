@@ -10,11 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import OnProgress, Progress, ignore_progress
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
+from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
 from meshwright.solver.problem.search import DEFAULT_MEMORY_LIMIT_BYTES, Search
+from meshwright.solver.problem.serving_load import ClosedArrivals, PoissonArrivals, ScheduleArrivals, TraceArrivals
 
 if TYPE_CHECKING:
     from numba.core.event import TimingListener
@@ -206,3 +209,20 @@ def predict_here(request: PlanRequest, plan: Plan) -> Plan:
     from meshwright.solver.api import predict
 
     return replace(predict(request, plan), digest="")
+
+
+def predict_at_rate(request: ServingRequest, plan: Plan, requests_per_s: float | None = None) -> Plan:
+    """The plan predicted at the rate that its request asks for, or at another, whatever objective and targets are: a plan for
+    throughput has its own figures at the highest rate that it keeps up with. Of a schedule the rate is that of one interval.
+
+    Raises InvalidInputError as ``predict_here`` does, and for another rate of clients or of a trace, whose load is their own.
+    """
+    workload, arrivals = request.workload, request.workload.arrivals
+    if requests_per_s is not None:
+        if isinstance(arrivals, ClosedArrivals | TraceArrivals):
+            raise WorkloadError("a load of clients or of a trace has no other rate", given=requests_per_s, allowed="none")
+        if isinstance(arrivals, ScheduleArrivals):
+            workload = replace(workload, arrivals=PoissonArrivals("poisson", requests_per_s))
+        else:
+            workload = replace(workload, arrivals=replace(arrivals, requests_per_s=requests_per_s))
+    return predict_here(replace(request, workload=workload, objective=Objective.DEVICES, slo=Slo()), plan)

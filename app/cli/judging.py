@@ -172,6 +172,9 @@ def observe(
     tpot_p95: Annotated[
         str | None, typer.Option("--tpot-p95", metavar="TIME", help="Serving: P95 time per output token.")
     ] = None,
+    rate: Annotated[
+        str | None, typer.Option("--rate", metavar="RATE", help="Serving: requests a second that were sent, if not as asked.")
+    ] = None,
     log: Annotated[
         Path | None,
         typer.Option(
@@ -193,7 +196,7 @@ def observe(
     from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.observing import Given, ObserveCommand, run_observe
 
-    given = Given(step_time, peak_memory, tokens_per_s, ttft_p95, tpot_p95, out_of_memory=out_of_memory)
+    given = Given(step_time, peak_memory, tokens_per_s, ttft_p95, tpot_p95, rate, out_of_memory=out_of_memory)
     output = Output.JSON if as_json else Output.PAGE
     command = ObserveCommand(plan_source, given, log, log_format, software, label, output, dry_run=dry_run, as_run=as_run)
     return run_observe(command, environment_settings())

@@ -55,6 +55,8 @@ ExplainOption = Annotated[
     ),
 ]
 
+IgnoreRuns = Annotated[bool, typer.Option("--ignore-runs", help="Use nothing that was learned from measured runs.")]
+
 
 @exits
 def predict(
@@ -64,14 +66,22 @@ def predict(
     full: FullPage = False,
     calibration: Calibrations = None,
     explain: ExplainOption = None,
+    ignore_runs: IgnoreRuns = False,
 ) -> int:
     """Check a given plan against a request and predict its speed and memory."""
     from meshwright.app.cli.commands.exits import Output
     from meshwright.app.cli.commands.planning import run_predict
+    from meshwright.app.requests.document import RunsUse
 
     output = Output.JSON if as_json else Output.FULL if full else Output.PAGE
     return run_predict(
-        request, plan_file, output, environment_settings(), calibrations=tuple(calibration or ()), explain=explain
+        request,
+        plan_file,
+        output,
+        environment_settings(),
+        calibrations=tuple(calibration or ()),
+        explain=explain,
+        runs=RunsUse.IGNORE if ignore_runs else RunsUse.NEWEST,
     )
 
 
@@ -242,9 +252,7 @@ def plan(
         typer.Option("--set", metavar="PATH=VALUE", help="Change a field of the request: search.risk=0.1; again for more."),
     ] = None,
     explain: ExplainOption = None,
-    ignore_runs: Annotated[
-        bool, typer.Option("--ignore-runs", help="Use nothing that was learned from measured runs.")
-    ] = False,
+    ignore_runs: IgnoreRuns = False,
     frontier: Annotated[bool, typer.Option("--frontier", help="Sweep for the frontier, as search.frontier: swept.")] = False,
     html: HtmlFile = None,
     trace: TraceFile = None,

@@ -17,6 +17,9 @@ from sqlalchemy import Connection, Engine
 from meshwright.app.base.documents import compact_json
 from meshwright.app.base.errors import DocumentError, FieldError, PlanNotFoundError
 from meshwright.app.base.figures import counted
+from meshwright.app.base.plan_words import Rates, mean_output, rates_of
+from meshwright.app.base.solving import predict_at_rate
+from meshwright.app.evidence.logs.matching import ANSWERED_OFF
 from meshwright.app.requests.calibrations import read_calibration_document
 from meshwright.app.requests.learned import RunGroup, run_group
 from meshwright.app.requests.plan_documents import read_plan_document
@@ -50,6 +53,7 @@ from meshwright.solver.answer.cluster_time import law_of
 from meshwright.solver.answer.document import record_of
 from meshwright.solver.answer.layouts import Pools
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.request import ServingRequest, TrainingRequest
 from meshwright.solver.serving.promise.promised import promised_of
 from meshwright.solver.training.space.implementation import implementation_of
@@ -87,15 +91,15 @@ class RunService:
     def __init__(self, engine: Engine, replans: ReplanService | None = None):
         self._engine, self._replans = engine, replans
 
-    def read(self, document: object, tenant: str = DEFAULT_TENANT) -> Observation:
-        """The run of a document, whose plan is stored; raises DocumentError or StoreError."""
+    def asked(self, document: object, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
+        """What ``observation_row`` asks of a run's document, whose plan is stored; raises DocumentError or StoreError."""
         run = read_run(document)
         try:
             text = PlanStore(self._engine, tenant).get(run.plan)
         except PlanNotFoundError as error:
             fault = FieldError("plan", "no plan is stored under this digest", run.plan, None, "plan the request first")
             raise DocumentError("this run can't be used", (fault,)) from error
-        return observation(run, read_plan_document(json.loads(text)))
+        return {"run": run_document(run), "plan": json.loads(text)}
 
     def add(
         self,
@@ -150,7 +154,7 @@ def observation(run: MeasuredRun, answered: AnsweredRequest) -> Observation:
         why = "infeasible" if plan.is_decided else "undecided, not found yet"
         raise _fault("plan", f"the plan is {why}: there is nothing to run", run.plan)
     _check_kind(run, plan.kind)
-    predicted = _predicted(answered)
+    predicted = _predicted(answered, _at_own_load(run, answered))
     for name, value in run.measured().items():
         _check_near(name, value, predicted.get(name))
     memory_bytes = predicted["device_memory_bytes"]
@@ -175,10 +179,60 @@ def observation(run: MeasuredRun, answered: AnsweredRequest) -> Observation:
     )
 
 
-def _predicted(answered: AnsweredRequest) -> dict[str, Any]:
-    """Return the figures that the cost model gives the plan, and the memory of the smallest device."""
-    figures = answered.plan.predicted
-    assert figures is not None, "the plan is feasible"
+def observation_row(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a run and its plan, as documents, but for the moment; raises as ``observation``. A plan may have to be
+    predicted at another rate, which takes its time: a service has it done by a child."""
+    row = asdict(observation(read_run(document["run"]), read_plan_document(document["plan"])).row)
+    return {name: value for name, value in row.items() if name != "created_at"}
+
+
+def observation_of_row(document: Mapping[str, Any], row: Mapping[str, Any]) -> Observation:
+    """Return the run of documents with the row that ``observation_row`` made of it."""
+    return Observation(read_run(document["run"]), NewRun(created_at=datetime.now(UTC), **row))
+
+
+def _at_own_load(run: MeasuredRun, answered: AnsweredRequest) -> Predicted:
+    """Return the plan's figures at the load that was measured. A plan for throughput has its own at the highest rate."""
+    plan, request, rate = answered.plan, answered.request, run.requests_per_s
+    assert plan.predicted is not None, "the plan is feasible"
+    if isinstance(request, TrainingRequest):
+        if rate is not None:
+            raise _fault("requests_per_s", "a training plan has no load of requests", f"{rate:g}", remedy="leave it out")
+        return plan.predicted
+    rates = rates_of(plan, request)
+    if rate is None and rates is not None:
+        rate = _untold_rate(run, rates, mean_output(request.workload))
+    if rate is None and rates is None:
+        return plan.predicted
+    told = predict_at_rate(request, plan, rate)
+    if told.reason is not None or told.predicted is None:
+        why = "" if told.reason is None else f": {told.reason.message}"
+        given = f"{rates.asked if rate is None and rates is not None else rate:g}"
+        raise _fault("requests_per_s", f"nothing is predicted at this load{why}", given, remedy="plan for that load")
+    return told.predicted
+
+
+def _untold_rate(run: MeasuredRun, rates: Rates, output_tokens: float) -> float | None:
+    """Return the rate that a run of a plan for throughput was measured at, which it does not say: the highest, or, as None, the
+    one that was asked, by the tokens that came."""
+    if run.tokens_per_s is None:
+        return None
+    came = run.tokens_per_s / output_tokens
+    near = [rate for rate in (rates.asked, rates.most) if abs(came - rate) <= ANSWERED_OFF * rate]
+    if not near:
+        raise _fault(
+            "tokens_per_s",
+            "the run has another load than the plan's",
+            f"{run.tokens_per_s:g}, which is {came:.4g} requests/s",
+            f"{rates.asked:g} requests/s, as asked, or {rates.most:.4g}, the most",
+            "say at which rate requests were sent (requests_per_s, --rate)",
+        )
+    nearest = min(near, key=lambda rate: abs(math.log(came / rate)))
+    return None if nearest == rates.asked else nearest
+
+
+def _predicted(answered: AnsweredRequest, figures: Predicted) -> dict[str, Any]:
+    """Return the figures that the cost model gives the plan at a run's load, and the memory of the smallest device."""
     names = FIGURES_OF[answered.plan.kind]
     said = {name: value for name in names if (value := getattr(figures, name)) is not None}
     # What was learned before is taken out again: all runs of a cluster are compared with the same predictions.

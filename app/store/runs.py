@@ -128,6 +128,7 @@ class MeasuredRun:
     peak_memory_bytes  of the fullest device, as the allocator reserved it
     tokens_per_s       serving: tokens generated a second by all devices
     ttft_p95_s, tpot_p95_s  serving
+    requests_per_s     serving: the rate at which requests were sent meanwhile; without it the rate that the plan was asked for
     software           versions it ran with
     label              words that tell two runs with the same figures apart: a job's number, a date
     """
@@ -141,6 +142,7 @@ class MeasuredRun:
     tokens_per_s: PositiveFloat | None = None
     ttft_p95_s: PositiveFloat | None = None
     tpot_p95_s: PositiveFloat | None = None
+    requests_per_s: PositiveFloat | None = None
     software: Words = ""
     label: Words = ""
     schema: Literal["meshwright.run/1"] = RUN_SCHEMA

@@ -11,10 +11,10 @@ from meshwright.app.base.errors import NoSuchError
 from meshwright.app.edge.bodies import body_of, json_body
 from meshwright.app.edge.lists import PRINTABLE, Cursor, Limit, NameFilter, before_of, cursor_of, page_of
 from meshwright.app.edge.problems import problem_answers
-from meshwright.app.service.replans import ReplanOptions
-from meshwright.app.service.runs import Observed, RunService
+from meshwright.app.service.runs import RunService, observation_of_row, observation_row
 from meshwright.app.store.principal import Principal
 from meshwright.app.store.runs import RunFilter, RunRepository
+from meshwright.app.web.children import asked_of_child
 from meshwright.app.web.gate import CalibrationKeeper, Reader
 from meshwright.app.web.preferences import IDEMPOTENCY_KEY
 from meshwright.app.web.replans import AfterChange
@@ -47,7 +47,10 @@ async def add_run(
     """Add a run of a stored plan: what was measured, or that it ran out of memory. The same run again changes nothing."""
     service: RunService = request.app.state.runs
     async with json_body(request, max_bytes=MAX_RUN_BODY_BYTES) as body:
-        observed = await body.work(_add, service, caller, body.document, key=idempotency_key, options=options)
+        asked = await body.work(service.asked, body.document, caller.tenant)
+        row = await asked_of_child(request, caller, observation_row, asked)
+        observation = observation_of_row(asked, row)
+        observed = await body.work(service.add, observation, caller, key=idempotency_key, options=options)
     kept = observed.kept
     where = None if observed.replan is None else f"/v1/replans/{observed.replan}"
     answer = RunAnswer(
@@ -87,10 +90,6 @@ def get_run(request: Request, caller: Reader, run_id: str) -> RunItem:
     if found is None:
         raise NoSuchError("no such run is stored", given=run_id[:200])
     return run_item(found)
-
-
-def _add(service: RunService, caller: Principal, document: object, *, key: str | None, options: ReplanOptions) -> Observed:
-    return service.add(service.read(document, caller.tenant), caller, key=key, options=options)
 
 
 def _runs(request: Request, caller: Principal) -> RunRepository:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize_scalar
 from scipy.sparse import csr_matrix, hstack
 
 from meshwright.costmodels.calibration.from_runs import TimeLaw
@@ -316,7 +316,8 @@ def learned_latency(law: LatencyLaw, points: Sequence[LatencyPoint], *, outside_
     """Return the law after points of one's own: what is outside of the simulation, and the shift that all points share.
 
     The constant is the most likely one, normal around the law's and not below 0, with the shift summed up; the shift follows by
-    normal regression. A layout counts once, by the mean of its points.
+    normal regression. So after one point what is predicted of it lies between what was and what was measured. A layout counts
+    once, by the mean of its points.
     """
     if not points:
         return law
@@ -325,7 +326,11 @@ def learned_latency(law: LatencyLaw, points: Sequence[LatencyPoint], *, outside_
         by_layout.setdefault(point.layout, []).append(point)
     most_s = law.outside_s + 3.0 * outside_sigma_s
     tried = sorted({law.outside_s, *(most_s * step / OUTSIDE_STEPS for step in range(OUTSIDE_STEPS + 1))})
-    outside_s = max(tried, key=lambda each: _log_chance(law, by_layout, each, outside_sigma_s))
+    nearest = max(range(len(tried)), key=lambda at: _log_chance(law, by_layout, tried[at], outside_sigma_s))
+    # Between its neighbours: rounded to the grid, one point alone could take more than all of its error.
+    around = (tried[max(0, nearest - 1)], tried[min(len(tried) - 1, nearest + 1)])
+    found = minimize_scalar(lambda each: -_log_chance(law, by_layout, each, outside_sigma_s), bounds=around, method="bounded")
+    outside_s = max((tried[nearest], float(found.x)), key=lambda each: _log_chance(law, by_layout, each, outside_sigma_s))
     errors = _errors(by_layout, outside_s)
     weight = 1.0 / law.shared_sigma**2 + len(errors) / law.own_sigma**2
     shift = math.fsum(errors) / law.own_sigma**2 / weight

@@ -163,6 +163,7 @@ class ObserveCall:
     tokens_per_s: Annotated[_Word, Field(description="Serving: tokens generated a second.")] = None
     ttft_p95: Annotated[_Word, Field(description="Serving: P95 time to first token: 800ms.")] = None
     tpot_p95: Annotated[_Word, Field(description="Serving: P95 time per output token: 35ms.")] = None
+    rate: Annotated[_Word, Field(description="Serving: requests a second that were sent, if not those asked for.")] = None
     out_of_memory: bool = False
     software: Annotated[str, Field(description="Versions that it ran with.")] = ""
     label: Annotated[str, Field(description="Words that tell runs with equal figures apart.")] = ""
@@ -262,7 +263,7 @@ def _observe(call: ObserveCall) -> None:
     from meshwright.app.cli.commands.observing import Given as Figures
     from meshwright.app.cli.commands.observing import ObserveCommand, run_observe
 
-    names = ("step_time", "peak_memory", "tokens_per_s", "ttft_p95", "tpot_p95")
+    names = ("step_time", "peak_memory", "tokens_per_s", "ttft_p95", "tpot_p95", "rate")
     figures = Figures(**{name: _text(getattr(call, name)) for name in names}, out_of_memory=call.out_of_memory)
     told = (call.software, call.label, Output.PAGE)
     command = ObserveCommand(_digest(call.plan), figures, None, None, *told, dry_run=call.dry_run, as_run=False)

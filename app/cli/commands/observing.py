@@ -31,6 +31,7 @@ class Given:
     tokens_per_s: str | None
     ttft_p95: str | None
     tpot_p95: str | None
+    rate: str | None
     out_of_memory: bool
 
     def figures(self) -> dict[str, float | int]:
@@ -41,6 +42,7 @@ class Given:
             ("tokens_per_s", "--tokens-per-s", self.tokens_per_s, RATE),
             ("ttft_p95_s", "--ttft-p95", self.ttft_p95, DURATION),
             ("tpot_p95_s", "--tpot-p95", self.tpot_p95, DURATION),
+            ("requests_per_s", "--rate", self.rate, RATE),
         ):
             if text is not None:
                 # A bare number of seconds is what logs print.

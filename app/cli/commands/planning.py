@@ -16,7 +16,7 @@ from meshwright.app.base.plan_words import rates_of
 from meshwright.app.base.quoting import json_text, shell_word
 from meshwright.app.base.records import to_document
 from meshwright.app.base.settings import Settings
-from meshwright.app.base.solving import predict_here, solve_here
+from meshwright.app.base.solving import predict_at_rate, predict_here, solve_here
 from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
 from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
@@ -36,8 +36,8 @@ from meshwright.costmodels.calibration.from_runs import is_run_key
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
-from meshwright.solver.problem.choices import FrontierScope, Objective
-from meshwright.solver.problem.request import PlanRequest, Slo, TrainingRequest
+from meshwright.solver.problem.choices import FrontierScope
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 
 if TYPE_CHECKING:
     from meshwright.solver.serving.explain import LayoutExplanation
@@ -140,14 +140,17 @@ def run_predict(
     *,
     calibrations: tuple[str, ...] = (),
     explain: str | None = None,
+    runs: RunsUse = RunsUse.NEWEST,
 ) -> int:
-    """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint.
+    """Predict a given plan's figures for a request, print them; exit code 1 when the plan misses a constraint. As ``run_plan``
+    it rests on what measured runs told.
 
     ``explain`` names an operator whose sharding is explained, or a layout of a serving request.
     """
     if request_path == plan_path == STDIN:
         raise InvalidInputError("request and plan can't both come from stdin", given="-")
-    request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations)
+    registry: Registry = NO_REGISTRY if runs is RunsUse.IGNORE else RunsOf(settings, say)
+    request = read_request(request_path, stored=CalibrationsOf(settings), calibrations=calibrations, registry=registry)
     _check_name(request, explain)
     return print_predicted(request, read_plan(read_document(plan_path, what="plan")), output, explain)
 
@@ -265,7 +268,8 @@ def _at_asked(plan: Plan, request: PlanRequest) -> Predicted | None:
     """Figures of a serving plan at the rate that was asked, where its own are at the highest that it keeps up with."""
     if not plan.feasible or rates_of(plan, request) is None:
         return None
-    told = predict_here(replace(request, objective=Objective.DEVICES, slo=Slo()), plan)
+    assert isinstance(request, ServingRequest), "only serving plans have rates"
+    told = predict_at_rate(request, plan)
     return told.predicted if told.feasible else None
 
 

@@ -35,6 +35,8 @@ from meshwright.app.base.figures import (
     spread,
 )
 from meshwright.app.base.plan_words import certificate_in_words, equals_in_words, operators_in_words, rates_of, run_in_words
+from meshwright.costmodels.calibration.calibration import calibration_key
+from meshwright.costmodels.calibration.from_runs import is_run_key
 from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.arrangement import unusual_choices
 from meshwright.solver.answer.cluster_time import confident_factor, law_of
@@ -603,10 +605,12 @@ def beside_the_plan(plan: Plan, request: PlanRequest, next_step: NextStep, *, fu
             *better,
             *frontier,
             _calibration(plan),
+            *_corrected(plan),
             *_unlike(plan, request),
         ]
     swept = request.search.frontier is FrontierScope.SWEPT
-    return [_comparison(plan, 1), *better, *(frontier if swept else []), _calibration_in_short(plan), *_unlike(plan, request)]
+    rests_on = (_calibration_in_short(plan), *_corrected(plan), *_unlike(plan, request))
+    return [_comparison(plan, 1), *better, *(frontier if swept else []), *rests_on]
 
 
 def _comparison(plan: Plan, most: int) -> RenderableType:
@@ -652,6 +656,12 @@ def _calibration_in_short(plan: Plan) -> Text:
         f"Rests on {several}{worst.id}, errs by {percent(worst.median_error)} median, {percent(worst.p95_error)} P95, on "
         "measurements that it was not fitted to"
     )
+
+
+def _corrected(plan: Plan) -> list[Text]:
+    """The runs that corrected a plan's figures, and what they changed; nothing where there were none."""
+    used = next((each for each in plan.calibration if is_run_key(calibration_key(each.id))), None)
+    return [] if used is None else [plain(f"Corrected by {used.id}: {used.basis}")]
 
 
 def _unlike(plan: Plan, request: PlanRequest) -> list[Text]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from meshwright.app.base.plan_words import rates_of
 from meshwright.app.base.solving import predict_here
 from meshwright.app.evidence.logs.stated import Figure, Stated
 from meshwright.app.models.catalog import model
@@ -20,6 +21,7 @@ from meshwright.costmodels.queueing.load import TokenCount
 from meshwright.solver.answer.layouts import OfWorkers, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.stage import Axes
+from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
@@ -101,7 +103,7 @@ def _refused(found: list[Mismatch], remedy: str) -> InvalidInputError:
 def mismatches(stated: Stated, answered: AnsweredRequest) -> list[Mismatch]:
     """Return each figure that a log states and in which it is of another workload than the plan."""
     request = answered.request
-    of_workload = _training(stated, request) if isinstance(request, TrainingRequest) else _serving(stated, request)
+    of_workload = _training(stated, request) if isinstance(request, TrainingRequest) else _serving(stated, answered)
     return [*_devices_and_model(stated, answered), *of_workload]
 
 
@@ -173,8 +175,11 @@ def _changed(option: str, name: str, stated: Figure) -> tuple[str, dict[str, Any
 # Serving: load, lengths.
 
 
-def _serving(stated: Stated, request: ServingRequest) -> Iterator[Mismatch]:
-    yield from _load(stated, request.workload)
+def _serving(stated: Stated, answered: AnsweredRequest) -> Iterator[Mismatch]:
+    request = answered.request
+    assert isinstance(request, ServingRequest), "of this kind"
+    highest = rates_of(answered.plan, request)
+    yield from _load(stated, request.workload, () if highest is None else (highest.most,))
     for name, option, mean in (
         ("prompt_tokens", "--isl", stated.prompt_tokens),
         ("output_tokens", "--osl", stated.output_tokens),
@@ -225,7 +230,8 @@ class _SentLoad:
     words: str
 
 
-def _load(stated: Stated, workload: ServingWorkload) -> Iterator[Mismatch]:
+def _load(stated: Stated, workload: ServingWorkload, besides: Sequence[float]) -> Iterator[Mismatch]:
+    """The load, which may also be one of the rates ``besides`` the one that was asked for."""
     arrivals, sent = workload.arrivals, _sent(stated)
     if isinstance(arrivals, ClosedArrivals):
         yield from _closed(stated, sent, arrivals)
@@ -233,7 +239,7 @@ def _load(stated: Stated, workload: ServingWorkload) -> Iterator[Mismatch]:
     planned = f"{arrivals.requests_per_s:g} requests/s"
     if sent is not None:
         rates = [each.requests_per_s for each in arrivals.intervals] if isinstance(arrivals, ScheduleArrivals) else []
-        if not any(_is_rate(sent.requests_per_s, each) for each in (arrivals.requests_per_s, *rates)):
+        if not any(_is_rate(sent.requests_per_s, each) for each in (arrivals.requests_per_s, *rates, *besides)):
             option, changed = _to_load(sent)
             yield Mismatch("load", sent.words, planned, option, {} if isinstance(arrivals, TraceArrivals) else changed)
         planned_cv, cv = _planned_cv(workload), stated.arrival_cv
@@ -305,6 +311,17 @@ def _is_rate(stated: Figure | None, planned: float) -> bool:
     return stated is not None and abs(stated.value - planned) <= RATE_OFF * planned
 
 
+def rate_besides(stated: Stated, answered: AnsweredRequest) -> float | None:
+    """The requests a second that a log says were sent, where they are not those that its plan was asked for."""
+    request, sent = answered.request, _sent(stated)
+    if not isinstance(request, ServingRequest) or sent is None or sent.requests_per_s is None:
+        return None
+    arrivals = request.workload.arrivals
+    if isinstance(arrivals, ClosedArrivals) or _is_rate(sent.requests_per_s, arrivals.requests_per_s):
+        return None
+    return sent.requests_per_s.value
+
+
 def as_run(stated: Stated, answered: AnsweredRequest) -> AnsweredRequest:
     """The same layout predicted anew for the workload that a log states, under a digest of its own: a run of it is no run of
     the plan. The plan itself where the log is of its workload.
@@ -315,11 +332,11 @@ def as_run(stated: Stated, answered: AnsweredRequest) -> AnsweredRequest:
     if not changes:
         return answered
     document = request_document(answered.request)
-    # Targets are the plan's; a run that misses them ran all the same.
-    targets = {"confidence": document["slo"]["confidence"]}
-    asked = resolve_request(
-        {**document, "slo": targets, "workload": document["workload"] | changes}, files=NoFiles(), entry=Entry.STORED
-    )
+    # Targets and objective are the plan's; a run that misses them ran all the same, and at its own load, not at the highest.
+    changed = {"slo": {"confidence": document["slo"]["confidence"]}, "workload": document["workload"] | changes}
+    if isinstance(answered.request, ServingRequest):
+        changed["objective"] = Objective.DEVICES.value
+    asked = resolve_request({**document, **changed}, files=NoFiles(), entry=Entry.STORED)
     plan = predict_here(asked, _with_batch(answered.plan, asked))
     if plan.reason is not None:
         raise InvalidInputError(

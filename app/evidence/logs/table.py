@@ -23,7 +23,7 @@ from meshwright.app.evidence.logs import (
     vllm_server,
 )
 from meshwright.app.evidence.logs.logged import Logged, figures_of, ran_out_of_memory
-from meshwright.app.evidence.logs.matching import mismatches, require_match
+from meshwright.app.evidence.logs.matching import mismatches, rate_besides, require_match
 from meshwright.app.evidence.logs.stated import Stated, merged
 from meshwright.app.evidence.logs.writers import LogWriter
 from meshwright.app.store.runs import MeasuredRun, RunOutcome, read_run
@@ -70,7 +70,9 @@ class ReadLog:
         """Return the run of a plan of the log's workload; ``plan`` is the plan's digest. Raises InvalidInputError."""
         if self.is_out_of_memory:
             return MeasuredRun(plan, RunOutcome.OUT_OF_MEMORY)
-        return read_run({"plan": plan, **figures_of(self.logged, answered)})
+        rate = rate_besides(self.stated, answered)
+        load = {} if rate is None else {"requests_per_s": rate}
+        return read_run({"plan": plan, **figures_of(self.logged, answered), **load})
 
 
 def run_of_log(path: Path, answered: AnsweredRequest, *, plan: str, writer: LogWriter | None = None) -> MeasuredRun:

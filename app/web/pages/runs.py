@@ -12,8 +12,9 @@ from meshwright.app.base.figures import DURATION, RATE, SIZE, Quantity, gib, per
 from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import PRINTABLE, Cursor, NameFilter, before_of, cursor_of, page_of
 from meshwright.app.service.replans import ReplanOptions, ReplanPolicy
-from meshwright.app.service.runs import RunService
+from meshwright.app.service.runs import RunService, observation_of_row, observation_row
 from meshwright.app.store.runs import FIGURES_OF, RunFilter, RunOutcome, RunRepository
+from meshwright.app.web.children import asked_of_child
 from meshwright.app.web.pages.layout import HEADERS, following, moment, render
 from meshwright.app.web.pages.routes import SHORT_DIGEST, PageReader, PageRoute, PageRunWriter, form_of, stored_plan
 from meshwright.app.web.schemas import RunItem, run_item
@@ -33,6 +34,7 @@ _FIGURES: dict[str, tuple[str, Quantity, str]] = {
     "tokens_per_s": ("Tokens generated a second", RATE, "3600/s"),
     "ttft_p95_s": ("P95 time to first token", DURATION, "410ms"),
     "tpot_p95_s": ("P95 time per output token", DURATION, "18ms"),
+    "requests_per_s": ("Requests sent a second, if not as asked", RATE, "4/s"),
 }
 """The fields of the form, by figure: words, kind, and an example."""
 
@@ -74,7 +76,8 @@ async def report_run(request: Request, caller: PageRunWriter, digest: str) -> Re
     service: RunService = request.app.state.runs
     policy = ReplanPolicy.START if given.get("replan") else ReplanPolicy.MARK
     try:
-        observation = await asyncio.to_thread(service.read, _document(digest, given), caller.tenant)
+        asked = await asyncio.to_thread(service.asked, _document(digest, given), caller.tenant)
+        observation = observation_of_row(asked, await asked_of_child(request, caller, observation_row, asked))
         observed = await asyncio.to_thread(service.add, observation, caller, options=ReplanOptions(policy))
     except InvalidInputError as error:
         answered = await asyncio.to_thread(stored_plan, request, caller, digest)
@@ -98,6 +101,7 @@ def _form(
     request: Request, answered: AnsweredRequest, given: dict[str, str], error: InvalidInputError | None = None
 ) -> Response:
     plan = answered.plan
+    fields_of = (*FIGURES_OF[plan.kind], *(("requests_per_s",) if plan.kind == "serving" else ()))
     return render(
         request,
         "run.html",
@@ -106,7 +110,7 @@ def _form(
         digest=plan.digest,
         problem=None if error is None else str(error),
         outcomes=_OUTCOMES,
-        figures=[(name, _FIGURES[name][0], _FIGURES[name][2]) for name in FIGURES_OF[plan.kind]],
+        figures=[(name, _FIGURES[name][0], _FIGURES[name][2]) for name in fields_of],
         given=given,
     )
 

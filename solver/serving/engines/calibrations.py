@@ -93,14 +93,15 @@ def _learned_from_runs(request: ServingRequest) -> Iterator[CalibrationUse]:
     if calibration is None or law is None:
         return
     told = (
-        f"{name} {1e3 * each.outside_s:.1f} ms x {each.scale:.3f}" for name, each in (("TTFT", law.ttft), ("TPOT", law.tpot))
+        f"P95 {name} is {each.scale:.3f} x what is simulated and {1e3 * each.outside_s:.1f} ms"
+        for name, each in (("TTFT", law.ttft), ("TPOT", law.tpot))
     )
     yield CalibrationUse(
         id=calibration.name,
         device=str(calibration.document["cluster"]),
         median_error=law.tpot.factor(0.75) / law.tpot.scale - 1.0,
         p95_error=law.tpot.factor(0.95) / law.tpot.scale - 1.0,
-        basis=f"outside of the simulation, and on the whole: {', '.join(told)}; by {law.basis}",
+        basis=f"{', '.join(told)}, by {law.basis}",
     )
 
 

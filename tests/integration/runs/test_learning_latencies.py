@@ -112,3 +112,51 @@ def test_documents_that_no_run_taught(cli: Cli, change: dict[str, Any]) -> None:
     path = cli.write("good.json", json.loads(json.dumps(document)))
     cli("plan", cli.write("request.json", ASKED | {"calibrations": [path]}), "--json")
     assert "learned from runs of other hardware" in cli.err
+
+
+BENCHMARK = """============ Serving Benchmark Result ============
+Successful requests:                     1000
+Request rate configured (RPS):           {rate:.2f}
+Total input tokens:                      1000000
+Total generated tokens:                  50000
+Output token throughput (tok/s):         {tokens:.2f}
+P95 TTFT (ms):                           {ttft:.3f}
+P95 TPOT (ms):                           {tpot:.3f}
+==================================================
+"""
+
+
+def test_a_slower_run_of_a_plan_for_throughput_makes_no_prediction_faster(
+    cli: Cli, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHWRIGHT_DATABASE_URL", settings.database_url)
+    request, plan = cli.write("request.json", ASKED | {"slo": {}, "objective": "throughput"}), str(cli.folder / "plan.json")
+    at_asked = cli.write("asked.json", ASKED | {"slo": {}})
+
+    def predicted() -> dict[str, float]:
+        assert cli("predict", at_asked, "--plan", plan, "--json") == 0, cli.err
+        figures: dict[str, float] = cli.json()["predicted"]
+        return figures
+
+    assert cli("plan", request, "-o", plan, "--json") == 0, cli.err
+    highest = cli.json()["predicted"]["tokens_per_s"] / 50
+    before = predicted()
+    measured = {"ttft": 1.4e3 * before["ttft_p95_s"], "tpot": 1.2e3 * before["tpot_p95_s"]}
+    log = cli.folder / "bench.log"
+    log.write_text(BENCHMARK.format(rate=2.0, tokens=100.0, **measured))
+    assert cli("observe", plan, "--log", str(log)) == 0, cli.err
+    assert cli("plan", request, "-o", plan) == 0, cli.err
+    page = " ".join(cli.out.split())
+    assert "Corrected by runs." in page and "by 1 measured run of this engine" in page
+    after = predicted()
+    for name in ("ttft", "tpot"):
+        assert before[f"{name}_p95_s"] < after[f"{name}_p95_s"] < measured[name] / 1e3
+    # Also measured at the highest rate, as a log, or as figures that say so by their tokens; at no other unless it is named.
+    log.write_text(BENCHMARK.format(rate=highest, tokens=50 * highest, ttft=800.0, tpot=30.0))
+    assert cli("observe", plan, "--log", str(log), "--dry-run", "--json") == 0, cli.err
+    assert cli.json()["requests_per_s"] == pytest.approx(highest, rel=0.01)
+    told = ("observe", plan, "--tpot-p95", "20ms", "--dry-run")
+    assert cli(*told, "--tokens-per-s", f"{49 * highest:.3f}") == 0, cli.err
+    assert cli(*told, "--tokens-per-s", f"{20 * highest:.3f}") == 2 and "--rate" in cli.err
+    assert cli(*told, "--tokens-per-s", f"{20 * highest:.3f}", "--rate", f"{0.4 * highest:.3f}") == 0, cli.err
+    assert cli(*told, "--rate", f"{9 * highest:.3f}") == 2 and "nothing is predicted at this load" in cli.err

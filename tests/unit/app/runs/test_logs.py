@@ -283,7 +283,7 @@ def test_a_run_comes_back_from_its_document_and_has_one_digest() -> None:
 
 
 def test_every_figure_is_of_some_kind_of_plan() -> None:
-    others = {"plan", "outcome", "software", "label", "schema"}
+    others = {"plan", "outcome", "requests_per_s", "software", "label", "schema"}
     assert set(MeasuredRun.__dataclass_fields__) == set(figure_names()) | others
     assert all(set(names) <= set(figure_names()) for names in FIGURES_OF.values())
 
