@@ -42,10 +42,12 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.adapter import AdapterKind
 from meshwright.costmodels.network.token_dispatch import DispatchFormat
 from meshwright.costmodels.queueing.router import Router
+from meshwright.solver.problem.choice import SERVING, TRAINING
 from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
+from meshwright.solver.problem.search import require_choices_of
 from meshwright.solver.training.space.implementation import as_implemented
 
 NO_STORE = NoStoredCalibrations()
@@ -157,6 +159,9 @@ def resolve_request(
             with faults_at("implementation"):
                 workload = with_memory_of_runs(workload, source.search, calibrations)
                 model, workload = as_implemented(model, workload, source.search)
+    if entry is Entry.NEW:
+        with faults_at("search"):
+            require_choices_of(source.search, TRAINING if isinstance(workload, TrainingWorkload) else SERVING)
     if isinstance(workload, TrainingWorkload):
         with faults_at("search"):
             require_satisfiable(source.search.constraints, model, pp=source.search.pp)

@@ -443,6 +443,23 @@ LEDGER: Mapping[str, LedgerEntry] = ledger_of(Search)
 """The search choices by the name of their field, in order. Made at import, so that a field that says too little stops all."""
 
 
+def require_choices_of(search: Search, forms: frozenset[Form]) -> None:
+    """Refuse choices that no plan of these forms has, and that are not left at their default. Raises WorkloadError."""
+    strange = [
+        name for name, entry in LEDGER.items() if not entry.choice.forms & forms and getattr(search, name) != entry.default
+    ]
+    if not strange:
+        return
+    kind, other = ("training", "serving") if forms & TRAINING else ("serving", "training")
+    margins = {"risk", "price_risk"}.intersection(strange)
+    raise WorkloadError(
+        f"search restrictions of {other} do not go with a {kind} workload",
+        given=", ".join(strange),
+        allowed=", ".join(name for name, entry in LEDGER.items() if entry.choice.forms & forms),
+        remedy="leave them out" + ("; cluster.memory_reserve is a margin of memory" if margins else ""),
+    )
+
+
 # The restrictions of a request, in the words of a certificate.
 
 

@@ -15,11 +15,12 @@ from meshwright.solver.answer.layouts import ServingLayout
 from meshwright.solver.answer.plan import Interactivity, Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, Reason, SearchStats, unfinished_search
 from meshwright.solver.control import OnProgress, Stop, never_stop
+from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, Objective, ServingMode, Space
 from meshwright.solver.problem.launchers.servers import PromptSharing, Server, ServingForm
 from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
-from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.search import Search, require_choices_of
 from meshwright.solver.problem.serving_load import ScheduleArrivals
 from meshwright.solver.serving.engines.engine import EngineBuilder
 from meshwright.solver.serving.engines.layouts import (
@@ -47,6 +48,7 @@ def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -
     ``search.seconds`` is 0: clocks belong to the caller. Raises InvalidInputError for a request that this space can't mean.
     """
     require_servable(request)
+    require_choices_of(request.search, SERVING)
     require_prices(request)
     asked = asked_of(request, stop, progress)
     if not asked.question.engines:
@@ -280,13 +282,6 @@ def _refuse_router(request: ServingRequest, asked: Sequence[str]) -> None:
 
 
 def _require_serving_search(search: Search) -> None:
-    set_for_training = {
-        "cp": search.cp and 1 not in search.cp and not _may_share_prompts(search),
-        "microbatch": search.microbatch,
-        "recompute": search.recompute,
-        "zero_stages": search.zero_stages,
-    }
-    given = [name for name, value in set_for_training.items() if value]
     if search.risk != DEFAULT_RISK or search.price_risk is not None:
         raise WorkloadError(
             "search.risk is of training plans: a serving engine sizes its cache by the memory that it finds free at start",
@@ -294,12 +289,12 @@ def _require_serving_search(search: Search) -> None:
             allowed=f"{DEFAULT_RISK}, which has no effect",
             remedy="set cluster.memory_reserve for a margin of your own, slo.confidence for targets",
         )
-    if given:
+    if search.cp and 1 not in search.cp and not _may_share_prompts(search):
         sharing = ", ".join(engine for engine, rules in ENGINES.items() if rules.prompt_sharing is not PromptSharing.NONE)
         raise WorkloadError(
             "search restrictions of training do not go with a serving workload",
-            given=given,
-            allowed=f"dp (replicas), tp, pp, ep, attention_dp, kvp; cp of engine {sharing} or of prefill workers",
+            given=f"search.cp {list(search.cp)}",
+            allowed=f"1; others of engine {sharing} or of prefill workers",
         )
     if search.space is Space.LAUNCHABLE and search.launcher not in (*SERVERS, DEFAULT_LAUNCHER):
         raise WorkloadError(

@@ -16,10 +16,11 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats, Status
 from meshwright.solver.blocks.sharding_problem import least_compute_s
 from meshwright.solver.control import DivisibleStop, Incumbent, OnProgress, Progress, Stop, ignore_progress, part_of, steps_of
-from meshwright.solver.problem.choice import Form
+from meshwright.solver.problem.choice import TRAINING, Form
 from meshwright.solver.problem.choices import BatchShares, Space, StageDegrees
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.search import require_choices_of
 from meshwright.solver.problem.token_prediction import without_token_prediction
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import compute_bound_s, least_step_flops, most_flops_per_s
@@ -46,6 +47,7 @@ def plan_training(request: TrainingRequest, *, stop: Stop, progress: OnProgress)
     With all devices in use and a fixed global batch, the objectives throughput and step_time both ask for the shortest
     step; devices, cost and energy choose a part of the cluster. Raises WorkloadError for a model that can't be staged.
     """
+    require_choices_of(request.search, TRAINING)
     check_stageable(request.model)
     for form in FORMS:
         form.refuse(request)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.laws import learning
+from tests.laws import learning, other_kind
 
-LAWS = {"learning": learning.LAW}
+LAWS = {"learning": learning.LAW, "other_kind": other_kind.LAW}
