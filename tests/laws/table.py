@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.laws import learning, other_kind
+from tests.laws import every_value, learning, other_kind
 
-LAWS = {"learning": learning.LAW, "other_kind": other_kind.LAW}
+LAWS = {"learning": learning.LAW, "every_value": every_value.LAW, "other_kind": other_kind.LAW}

@@ -66,9 +66,26 @@ def sequence_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterato
 
 
 def exchanges_heads(scan: Operator, request: TrainingRequest) -> bool:
-    """Return True if ranks exchange tokens for heads around a scan: in Megatron-LM, and where a delta rule corrects the
-    state."""
-    return request.search.space is Space.LAUNCHABLE or scan.flops_per_element > 0
+    """Return True if ranks exchange tokens for heads around a scan: as the request states it, else in Megatron-LM, and always
+    where a delta rule corrects the state."""
+    stated = request.workload.implementation
+    way = None if stated is None else stated.scan_over_ranks
+    exchanges = request.search.space is Space.LAUNCHABLE if way is None else str(way) == "heads"
+    return exchanges or scan.flops_per_element > 0
+
+
+def step_by_step_bytes(scan: Operator, sizes: dict[str, int], request: TrainingRequest) -> float:
+    """Bytes that a chunked scan of batched products keeps beside its inputs: of B two copies a head, of C one; the states of
+    chunks before and after they are summed up; x times the time step, and what states add to outputs (Dao and Gu 2024,
+    listing 1). 0 for other kernels, and for other operators."""
+    stated = request.workload.implementation
+    if scan.kind is not OperatorKind.SCAN or scan.chunk is None or stated is None or str(stated.scan) != "step-by-step":
+        return 0.0
+    x, b = scan.inputs[:2]
+    channels, state = x.elements(sizes), sizes[b.dims[-1]]
+    of_heads = channels // sizes[x.dims[-1]] * state
+    of_chunks = channels * state // min(scan.chunk, sizes[SEQ])
+    return float((3 * of_heads + 2 * of_chunks + 2 * channels) * request.workload.precision.size_bytes)
 
 
 def copies_after_exchange(block: Block, dims: tuple[str, ...], sizes: dict[str, int], request: TrainingRequest, cp: int) -> int:

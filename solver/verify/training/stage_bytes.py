@@ -17,7 +17,13 @@ from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.verify.documents import latent_bytes, read_backward
 from meshwright.solver.verify.launchers import Layers
 from meshwright.solver.verify.rules import ModelSplit, between_experts, picked_dims
-from meshwright.solver.verify.training.mixers import copies_after_exchange, crowded_rows, first_states_bytes, fullest_share
+from meshwright.solver.verify.training.mixers import (
+    copies_after_exchange,
+    crowded_rows,
+    first_states_bytes,
+    fullest_share,
+    step_by_step_bytes,
+)
 from meshwright.solver.verify.training.sharding import stored_split, strategies_by_operator
 
 _MOMENTS = {"adamw": 2.0, "sgd_momentum": 1.0, "muon": 1.0, "adamw_8bit": 2 / 4, "adamw_bf16": 2 / 2}
@@ -116,7 +122,7 @@ def kept_bytes(
             crowding = share.crowding if tensor.name in crowded else 1.0
             copies = copies_after_exchange(block, tensor.dims, sizes, request, share.cp)
             total += crowding * copies * tensor.elements(sizes) * each.get(tensor.name, 0.0)
-        total += first_states_bytes(operator, sizes, request, share.cp)
+        total += first_states_bytes(operator, sizes, request, share.cp) + step_by_step_bytes(operator, sizes, request)
     if OperatorKind.EMBEDDING in kinds and OperatorKind.LOSS not in kinds:
         return total
     from_before = max((size for name, size in each.items() if name not in written), default=0.0)
