@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ class Law:
     drawn      what is drawn, by the name of a parameter of ``check``
     check      raises AssertionError where a draw breaks the law
     few, many  draws in the first tier, a few seconds of them, and in the slow one
+    always     draws that are checked each time, before all others
     """
 
     sentence: str
@@ -25,9 +26,12 @@ class Law:
     check: Callable[..., None]
     few: int
     many: int
+    always: Sequence[Mapping[str, Any]] = ()
 
     def hold(self, draws: int, *, first: int = 0) -> None:
         """Draw so often and check each; ``first`` names other draws, the same ones each time. Raises what the check raises."""
+        for each in self.always:
+            self.check(**each)
         quick = settings(
             max_examples=draws,
             deadline=None,
