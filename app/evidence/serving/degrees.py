@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.evidence.serving.recipes import BenchmarkLoad, BenchmarkSource, EngineName
 from meshwright.app.evidence.serving.rows import AGGREGATED, PhaseCells, ServingRun
 from meshwright.app.evidence.training.cells import NotPredictedError
@@ -112,7 +113,7 @@ def _phase(run: ServingRun, phase: str) -> EqualWorkers:
 
 def _degree(text: str) -> int:
     """A degree; nothing and 0 mean that the axis is not used."""
-    return max(1, int(text)) if text.isdecimal() else 1
+    return max(1, int(text)) if is_digits(text) else 1
 
 
 # The published launch recipes of prefill and decode pools: how many tokens and sequences the workers of each phase take.
