@@ -94,7 +94,7 @@ def measured_latencies(points: Iterable[ScoredPoint]) -> list[MeasuredLatency]:
     found = []
     for point in points:
         said, outcome, deployed = point.simulated, point.measured.outcome, point.deployed
-        if said is None or deployed is None or not outcome.ttft_ms or not outcome.tpot_ms:
+        if said is None or said.tpot_ms is None or deployed is None or not outcome.ttft_ms or not outcome.tpot_ms:
             continue
         layout = f"line {point.measured.run.line}"
         ttft = LatencyPoint(layout, said.ttft_mean_ms / 1e3, outcome.ttft_ms / 1e3)

@@ -56,12 +56,9 @@ from meshwright.solver.training.report.changes import (
 )
 from meshwright.solver.training.report.equals import RANKING_NOISE
 from meshwright.solver.training.report.plan_report import infeasible_plan as infeasible_training
-from meshwright.solver.training.report.plan_report import slo_reason
+from meshwright.solver.training.report.plan_report import promised_step_s, slo_reason
 from meshwright.solver.training.report.trials import Trial, training_trials
 from meshwright.solver.verify.check import check
-
-SECONDS = "s"
-"""The unit of reasons that are targets of time."""
 
 
 def solve(request: PlanRequest, *, stop: Stop, progress: OnProgress) -> Plan:
@@ -132,10 +129,13 @@ def undecided(request: PlanRequest, *, considered: int, remedies: tuple[str, ...
 def _told(plan: Plan, request: PlanRequest) -> Plan:
     """The plan in the cluster's time; where it breaks a target, with the reason in that time."""
     told, law = in_cluster_time(plan, request), law_of(request)
-    if told.reason is None or told.reason.unit != SECONDS or not isinstance(request, TrainingRequest):
+    if told.reason is None or not isinstance(request, TrainingRequest):
+        return told
+    step_s = promised_step_s(told.reason, request)
+    if step_s is None:
         return told
     scale = 1.0 if law is None else law.scale
-    reason = slo_reason(request, told.reason.need * scale, factor=confident_factor(request) / scale)
+    reason = slo_reason(request, step_s * scale, factor=confident_factor(request) / scale)
     return replace(told, reason=reason or told.reason)
 
 

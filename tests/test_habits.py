@@ -116,3 +116,15 @@ def test_the_form_of_a_plan_is_told_by_its_type() -> None:
 def test_questions_about_a_form_are_noticed(asked: str) -> None:
     assert any(map(is_form_of_a_plan, truths(ast.parse(asked))))
     assert not any(map(is_form_of_a_plan, truths(ast.parse("if layout.kinds: f(plan.kinds)"))))
+
+
+def test_digits_of_others_are_those_of_int() -> None:
+    """str.isdigit() takes "\u00b2", of which int() makes no number: a request with it was an internal error."""
+    asking = [
+        f"{module}:{call.lineno}"
+        for module, tree in modules().items()
+        if module != "app/base/digits.py"
+        for name in ("isdigit", "isdecimal", "isnumeric")
+        for call in calls(tree, name)
+    ]
+    assert asking == [], "ask `app.base.digits.is_digits`"

@@ -27,6 +27,7 @@ MeshwrightError
 ├── SolveTimeoutError          a solve did not end in its time; callers get what it had found
 ├── SolveMemoryError           a solve needed more memory than it may use; callers get what it had found
 ├── SolverCrashError           a solve ended without an answer: a defect of Meshwright (500)
+│   └── NotBegunError          it ended before it began: tried again
 ├── ServiceError               a Meshwright service that was asked does not answer as it should (on the command line)
 └── StoreError                 the database can't be used now (503)
 """
@@ -190,6 +191,10 @@ class SolveMemoryError(MeshwrightError):
 
 class SolverCrashError(MeshwrightError):
     """A solve ended without an answer: a defect of Meshwright, or the machine ran out of memory."""
+
+
+class NotBegunError(SolverCrashError):
+    """The process of a solve or a question ended, or could not be made, before it began: nothing in what is asked did that."""
 
 
 class ServiceError(MeshwrightError):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.errors import DocumentError, FieldError, at_field, field_error, join_path, short_text
 from meshwright.costmodels.errors import InvalidInputError, did_you_mean, nearest_name
 
@@ -194,7 +195,7 @@ def _nodes_at(schema: Mapping[str, Any], path: Sequence[str]) -> list[Mapping[st
     for part in path:
         inner: list[Mapping[str, Any]] = []
         for node in nodes:
-            step = node.get("properties", {}).get(part) or (node.get("items") if part.isdigit() else None)
+            step = node.get("properties", {}).get(part) or (node.get("items") if is_digits(part) else None)
             if step:
                 inner += _branches(schema, step)
         nodes = inner

@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from meshwright.app.base.digits import is_digits
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import MIB
 
@@ -211,7 +212,7 @@ def _weights(values: Mapping[str, str], name: str) -> tuple[tuple[str, int], ...
     weights: dict[str, int] = {}
     for entry in values.get(name, "").replace(",", " ").split():
         tenant, _, text = entry.rpartition("=")
-        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 4 else 0
+        number = int(text) if is_digits(text, most=4) else 0
         if not tenant or tenant in weights or not 1 <= number <= MAX_WEIGHT:
             allowed = f"TENANT=WEIGHT, separated by spaces, each tenant once, weights whole numbers from 1 to {MAX_WEIGHT}"
             raise SettingError(f"environment variable {name} can't be used", given=entry, allowed=allowed)
@@ -237,7 +238,7 @@ def _api_key(values: Mapping[str, str]) -> str:
 
 def _positive_int(values: Mapping[str, str], name: str, default: int) -> int:
     text = values.get(name, str(default))
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else 0
+    number = int(text) if is_digits(text, most=12) else 0
     if number == 0:
         raise SettingError(f"environment variable {name} can't be used", given=text, allowed="a whole number from 1")
     return number

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.models.iopddl import read_sharding_problem
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.costmodels.cluster.cluster import Cluster
@@ -173,7 +174,7 @@ def parse_mesh(text: str | None) -> dict[str, int]:
     degrees: dict[str, int] = {}
     for part in (text or "").split(",") if text else ():
         name, _, size = part.strip().partition("=")
-        if not name or not size.isdecimal() or name in degrees or int(size) < 1:
+        if not name or not is_digits(size) or name in degrees or int(size) < 1:
             raise InvalidInputError(
                 "this mesh can't be read", given=text, allowed="NAME=SIZE,NAME=SIZE,... from outer to inner, names distinct"
             )

@@ -14,6 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.documents import parse_document
 from meshwright.app.base.errors import BodyTooLargeError, MalformedError, MediaTypeError, SlowBodyError, short_text
 from meshwright.app.edge.long_work import LongWork
@@ -138,7 +139,7 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 async def _read(request: Request, max_bytes: int, hold: Callable[[int], None]) -> bytearray:
     given = request.headers.get("content-length", "")
-    announced = int(given[:20]) if given.isdigit() else 0
+    announced = int(given[:20]) if is_digits(given[:20], most=20) else 0
     if announced > max_bytes:
         raise _too_large(given, max_bytes)
     # What is announced counts at once: of many bodies the first few come in whole, and the others are told so unread.
@@ -236,4 +237,4 @@ class UnreadBodyMiddleware(HttpMiddleware):
 def _may_be_long(headers: Headers) -> bool:
     """Return True if a request's body is longer than what is dropped, or may be: its length is not announced."""
     length = headers.get("content-length", "")
-    return "transfer-encoding" in headers or (length.isdigit() and int(length[:20]) > DROPPED_BYTES)
+    return "transfer-encoding" in headers or (is_digits(length[:20], most=20) and int(length[:20]) > DROPPED_BYTES)

@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 from fastapi import Query
 from pydantic import BaseModel, ConfigDict
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.errors import DocumentError, FieldError
 
 # Cursors of lists: opaque to callers, a row's place in the order of arrival to us.
@@ -27,7 +28,7 @@ def row_of(kind: str, cursor: str) -> int:
     try:
         text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
         given, _, number = text.partition(":")
-        row = int(number) if given == kind and number.isdigit() and len(number) < 19 else 0
+        row = int(number) if given == kind and is_digits(number) else 0
     except (binascii.Error, UnicodeError, ValueError):
         row = 0
     if row < 1:

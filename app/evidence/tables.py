@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from meshwright.app.base.output_files import OutputFile, write_outputs
 from meshwright.app.evidence.serving.report import ServingReport, serving_report_document, validate_serving
 from meshwright.app.evidence.serving.rows import is_serving_table
-from meshwright.app.evidence.training.cells import NotPredictedError, read_header
+from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row, read_header
 from meshwright.app.evidence.training.folds import FoldedReport, folds_document, validate_in_folds
 from meshwright.app.evidence.training.prediction import CostedRun, costed_run
 from meshwright.app.evidence.training.report import Report, report_document, validate
@@ -104,16 +104,20 @@ def write_requests(rows: Sequence[ValidationRun], folder: Path) -> int:
     return written
 
 
-def _files_of(row: ValidationRun, folder: Path) -> Iterator[OutputFile]:
+def _files_of(row: ValidationRun, folder: Path) -> Sequence[OutputFile]:
     try:
-        costed = costed_run(row.run)
+        with of_one_row():
+            costed = costed_run(row.run)
+            if not _is_whole(costed):
+                return ()
+            answered = AnsweredRequest(costed.plan(), costed.request)
+            documents = {"request": request_document(costed.request), "plan": answer_document(answered)}
     except NotPredictedError:
-        return
-    if not _is_whole(costed):
-        return
-    answered = AnsweredRequest(costed.plan(), costed.request)
-    for kind, document in (("request", request_document(costed.request)), ("plan", answer_document(answered))):
-        yield OutputFile(folder / f"row-{row.run.line}.{kind}.json", json.dumps(document, indent=1) + "\n")
+        return ()
+    return [
+        OutputFile(folder / f"row-{row.run.line}.{kind}.json", json.dumps(document, indent=1) + "\n")
+        for kind, document in documents.items()
+    ]
 
 
 def _is_whole(costed: CostedRun) -> bool:

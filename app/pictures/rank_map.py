@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.figures import axes as axes_in_words
 from meshwright.app.base.figures import counted, number_range
 from meshwright.app.pictures.svg import WIDTH, drawing, label, legend, rectangle, words
@@ -82,7 +83,7 @@ def devices_drawing(title: str, cluster: Cluster, look: Look, names: Sequence[tu
             hint = f"{name}, device {place}, {said}"
             parts.append(rectangle(left + 1, top + 1, cell - 2, cell - 2, look=colour, hint=hint))
             number = said.partition(":")[0].removeprefix("rank ")
-            if cell == _LARGE_CELL and number.isdigit():
+            if cell == _LARGE_CELL and is_digits(number):
                 parts.append(label(left + cell / 2, top + cell / 2 + 5, number))
         lowest = max(lowest, y + height)
         x += width + 6

@@ -14,6 +14,7 @@ from meshwright.app.regression.lock import LOCK_NAME, Lock, LockError, Policy, a
 from meshwright.app.regression.locked_plan import locked_plan
 from meshwright.app.regression.planning import Planner
 from meshwright.app.regression.report import CheckReport, Finding, FindingRule, PlanCheck, Severity, Verdict, report_of
+from meshwright.app.requests.confined_files import ConfinedFiles, repository_of, require_within
 from meshwright.app.requests.digests import KeyedRequest, keyed_request
 from meshwright.app.requests.files import read_request
 from meshwright.app.requests.limits import Entry
@@ -54,10 +55,14 @@ def _found(folder: Path, name: str, entry: Entry) -> FoundRequest:
             remedy="give it another name",
         )
         return FoundRequest(readable(name), refused)
+    path, root = folder / name, repository_of(folder)
+    files = ConfinedFiles(path.parent, root)
     try:
-        return FoundRequest(name, keyed_request(read_request(str(folder / name), entry=entry)))
+        require_within(path, root, given=name)
+        return FoundRequest(name, keyed_request(read_request(str(path), entry=entry, files=files)))
     except InvalidInputError as error:
-        return FoundRequest(name, error)
+        text = path.read_text(encoding="utf-8", errors="replace") if files.named else ""
+        return FoundRequest(name, files.unquoted(error, text))
 
 
 Answered = Planned | MeshwrightError

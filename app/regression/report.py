@@ -13,6 +13,7 @@ from meshwright.app.base.errors import EXIT_BAD_INPUT, EXIT_GOOD, EXIT_INTERNAL,
 from meshwright.app.regression.inputs import InputChange
 from meshwright.app.regression.lock import Policy
 from meshwright.app.regression.locked_plan import Structure
+from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.units import STRICT_RECORD
 
 REPORT_SCHEMA = "meshwright.check/1"
@@ -78,6 +79,12 @@ class Verdict(StrEnum):
     FAILED = "failed"
 
 
+MAX_FIGURES = 32
+"""Figures of a plan in a check, four times those of this version: stored reports have those of others."""
+
+MAX_FIGURE_NAME = 64
+"""Characters of a figure's name."""
+
 PASSING = frozenset({Verdict.SAME, Verdict.CHANGED, Verdict.BETTER, Verdict.WARNED})
 
 
@@ -111,6 +118,16 @@ class PlanCheck:
     digest: str | None = None
     was: Mapping[str, float] | None = None
     now: Mapping[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        for figures in (self.was, self.now):
+            if figures is not None and len(figures) > MAX_FIGURES:
+                allowed = f"at most {MAX_FIGURES}"
+                raise InvalidInputError("a plan of a check has too many figures", given=len(figures), allowed=allowed)
+            for name in figures or ():
+                if not 1 <= len(name) <= MAX_FIGURE_NAME or not name.isprintable():
+                    allowed = f"1 to {MAX_FIGURE_NAME} printable characters"
+                    raise InvalidInputError("this is no name of a figure", given=name[:MAX_FIGURE_NAME], allowed=allowed)
 
     @property
     def grouped_findings(self) -> tuple[tuple[Finding, ...], ...]:

@@ -16,6 +16,7 @@ from urllib.parse import urljoin
 
 import httpx
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.documents import compact_json
 from meshwright.app.base.errors import ServiceError
 from meshwright.app.base.quoting import readable
@@ -172,4 +173,4 @@ def _plan_in(answer: httpx.Response, key: KeyedRequest) -> Plan:
 
 def _pause_s(answer: httpx.Response) -> float:
     wanted = answer.headers.get("retry-after", "")
-    return min(float(wanted), MAX_POLL_S) if wanted.isdigit() else POLL_S
+    return min(float(wanted), MAX_POLL_S) if is_digits(wanted) else POLL_S

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.documents import MAX_DEPTH, parse_document
 from meshwright.app.requests.one_line import yaml_value
 from meshwright.app.requests.resolve import NoFiles, request_document, resolve_request
@@ -62,7 +63,7 @@ def _member(document: Any, name: str, path: str) -> Any:
 
 
 def _index(items: Sequence[Any], name: str, path: str) -> int:
-    if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < len(items)):
+    if not (is_digits(name, most=9) and int(name) < len(items)):
         raise InvalidInputError(
             f"no such entry of a list in {path}", given=name, allowed=f"0 to {len(items) - 1}" if items else "none: it is empty"
         )

@@ -122,14 +122,15 @@ def read_request(
     calibrations: Sequence[str] = (),
     entry: Entry = Entry.NEW,
     registry: Registry = NO_REGISTRY,
+    files: Files | None = None,
 ) -> PlanRequest:
     """The request in a file, or on stdin for "-", references resolved; raises InvalidInputError.
 
-    ``calibrations`` are used instead of those that it names.
+    ``calibrations`` are used instead of those that it names; ``files`` are those that it may name, by default all beside it.
     """
     return given_request(
         read_document(path, what="request"),
-        files=FilesBeside(folder_of(path)),
+        files=files or FilesBeside(folder_of(path)),
         stored=stored,
         calibrations=calibrations,
         entry=entry,

@@ -146,7 +146,7 @@ def _deadline(line: OneLine) -> dict[str, float]:
 def _budget(line: OneLine) -> dict[str, float]:
     """What a million tokens may cost for the run to keep its budget."""
     given = _of_run(line, "budget", MONEY, example="500k", none="a run costs something")
-    return {} if given is None else {"max_cost_per_million_tokens": _number(given.most / given.tokens * 1e6)}
+    return {} if given is None else {"max_cost_per_million_tokens": _number(given.most * 1e6 / given.tokens)}
 
 
 class _RunLimit(NamedTuple):
@@ -213,6 +213,7 @@ _SAID_BY = {
     "workload.precision": ("precision", ""),
 }
 """Fields of a resolved request that an option says, with the unit of its value."""
+_COST = "slo.max_cost_per_million_tokens"
 _FIRST_GROUP = "cluster.groups.0."
 _COUNTED = re.compile(r"\s*(?:\d+\s*x\s*)?\d+\s*x(?!\s*\d+\s*x)", re.IGNORECASE)
 """Nodes and devices of each at the start of the words of a cluster: ``2x8x``, ``8x``."""
@@ -227,7 +228,9 @@ def said_by_options(line: OneLine, values: Mapping[str, str], first: NodeGroup) 
     said, left = dict[str, Any](), dict[str, str]()
     counted = None if line.gpus is None else _COUNTED.match(line.gpus)
     for path, value in values.items():
-        if path in _SAID_BY:
+        if path == _COST and line.budget is not None and line.tokens is not None:
+            said["budget"] = f"{json.loads(value) * _run_tokens(line.tokens) / 1e6:.12g}"
+        elif path in _SAID_BY:
             name, unit = _SAID_BY[path]
             said[name] = yaml_value(json.loads(value)).removesuffix(".0") + unit
         elif counted and path.startswith(_FIRST_GROUP):

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.errors import at_field
 from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
 from meshwright.app.requests.document import DocumentFile, LengthFile, ServingSource, TraceFile, TraceTimes, TrainingSource
@@ -202,7 +203,7 @@ def _time(line: int, cell: str) -> float:
 
 def _count(line: int, cell: str, *, least: int = 1) -> int:
     text = cell.strip()
-    if not (text.isascii() and text.isdigit() and len(text) < 18 and int(text) >= least):
+    if not (is_digits(text, most=17) and int(text) >= least):
         raise WorkloadError(f"line {line}: no token count", given=cell, allowed=f"a whole number from {least}")
     return int(text)
 

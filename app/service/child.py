@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from typing import Any, TypeVar
 
-from meshwright.app.base.errors import RateLimitedError, SolverCrashError
+from meshwright.app.base.errors import NotBegunError, RateLimitedError, SolverCrashError
 from meshwright.app.service.limited import FIRST_PRELOADED, live_within, memory_of_machine
 from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 
@@ -28,6 +29,9 @@ WAIT_S = 5.0
 """Seconds that one more question of a service waits for its turn."""
 LOOK_EVERY_S = 0.1
 """Time after which a question whose asker has gone is ended."""
+
+START_PAUSES_S = (0.1, 0.5, 2.0)
+"""Seconds before each further start of a question that did not begin."""
 
 _PRELOADED = "meshwright.app.service.preloaded_questions"
 """Loaded once by the fork server: a question then starts in milliseconds."""
@@ -98,8 +102,13 @@ class Children:
         ours, theirs = self._context.Pipe(duplex=False)
         task = (theirs, answering, given, self._memory_bytes, self._cpu_s)
         child = self._context.Process(target=_answer_and_send, args=task, daemon=True)
-        child.start()
-        theirs.close()
+        try:
+            _start(child, nobody_waits)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         try:
             until_s = time.monotonic() + self._limit_s
             while not ours.poll(LOOK_EVERY_S):
@@ -120,6 +129,20 @@ class Children:
         if isinstance(found, MeshwrightError):
             raise found
         return found
+
+
+def _start(child: ForkServerProcess, nobody_waits: threading.Event | None) -> None:
+    """Start a child, again after each of START_PAUSES_S while the server that forks it can't; raises NotBegunError."""
+    for pause_s in (*START_PAUSES_S, None):
+        try:
+            child.start()
+        except (EOFError, OSError) as error:
+            if pause_s is None or (nobody_waits is not None and nobody_waits.wait(pause_s)):
+                raise NotBegunError(f"the question could not be started: {type(error).__name__}") from error
+            if nobody_waits is None:
+                time.sleep(pause_s)
+        else:
+            return
 
 
 def _answer_and_send(

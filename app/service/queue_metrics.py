@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.errors import StoreError
 from meshwright.app.base.settings import SettingError
 from meshwright.app.edge.observability import registry
@@ -49,7 +50,7 @@ class Address:
 def read_address(text: str) -> Address:
     """HOST:PORT; raises SettingError for anything else."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 <= int(port[:6]) <= 65535:
+    if not host or not is_digits(port) or not 0 <= int(port) <= 65535:
         raise SettingError("environment variable MESHWRIGHT_METRICS_ADDRESS can't be used", given=text, allowed="HOST:PORT")
     return Address(host.strip("[]"), int(port))
 

@@ -7,6 +7,7 @@ milliseconds.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import signal
 import threading
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
-from meshwright.app.base.errors import SolveMemoryError, SolverCrashError, SolveTimeoutError
+from meshwright.app.base.errors import NotBegunError, SolveMemoryError, SolverCrashError, SolveTimeoutError
 from meshwright.app.base.solving import OnBeat, SolveFunction, ignore_beat, solve_here
 from meshwright.app.service.limited import FIRST_PRELOADED, end_fork_server, live_within
 from meshwright.costmodels.errors import MeshwrightError
@@ -27,6 +28,8 @@ from meshwright.solver.control import Progress
 from meshwright.solver.problem.request import PlanRequest
 
 # The answer of a solve that was ended at a limit: the best plan that it had told of, or that its question is open.
+
+log = logging.getLogger(__name__)
 
 _TIME_REMEDIES = ("raise search.time_limit_s", "restrict the space in 'search'", "leave search.space launchable")
 _MEMORY_REMEDIES = ("restrict the space in 'search'", "raise MESHWRIGHT_MAX_SOLVE_MEMORY_BYTES of the service")
@@ -68,6 +71,9 @@ def best_so_far(plan: Plan, why: str) -> Plan:
 
 GRACE_S = 30.0
 """Time a child has after its limit to return the best plan so far and to pass the checker, before it is ended."""
+START_PAUSES_S = (0.1, 1.0, 5.0, 15.0)
+"""Seconds before each further start of a solve that did not begin: a server that forks it loads for some seconds."""
+
 BEAT_S = 1.0
 """The time between two calls of ``on_beat`` during a solve, and while its child starts."""
 PROGRESS_EVERY_S = 0.25
@@ -98,14 +104,35 @@ class ChildSolver:
     def __call__(self, request: PlanRequest, on_beat: OnBeat = ignore_beat) -> Plan:
         """The plan; of a child that was ended at a limit the best so far, or an undecided answer.
 
-        Raises what the solve raises, SolverCrashError for a child that died, and what ``on_beat`` raises.
+        Raises what the solve raises, SolverCrashError for a child that died, and what ``on_beat`` raises. A child that did not
+        begin, since the server that forks it died or the system had nothing left, is started again after START_PAUSES_S each.
         """
+        for pause_s in START_PAUSES_S:
+            try:
+                return self._solved(request, on_beat)
+            except NotBegunError as error:
+                if self._is_closed:
+                    raise
+                log.warning("will start the solve again: %s", error)
+            until_s = time.monotonic() + pause_s
+            while not self._is_closed and (left_s := until_s - time.monotonic()) > 0:
+                on_beat(None)
+                time.sleep(min(BEAT_S, left_s))
+        return self._solved(request, on_beat)
+
+    def _solved(self, request: PlanRequest, on_beat: OnBeat) -> Plan:
+        """The same by one child; raises NotBegunError for one that did not begin."""
         ours, theirs = self._context.Pipe(duplex=False)
         wall_s = request.search.time_limit_s + self._limits.grace_s
         task = _Task(self._solve, request, cpu_s=wall_s, memory_bytes=self._limits.memory_bytes)
         child = self._context.Process(target=_solve_and_send, args=(theirs, task), daemon=True)
-        self._start_beating(child, on_beat)
-        theirs.close()
+        try:
+            self._start_beating(child, on_beat)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
         so_far = SoFar()
         try:
             answer = _answer(ours, child, limit_s=wall_s, on_beat=on_beat, so_far=so_far)
@@ -160,7 +187,7 @@ class ChildSolver:
         try:
             child.start()
         except (EOFError, OSError) as error:
-            raise SolverCrashError(f"the solve could not be started: {type(error).__name__}") from error
+            raise NotBegunError(f"the solve could not be started: {type(error).__name__}") from error
         finally:
             with self._lock:
                 self._starting -= 1
@@ -168,6 +195,11 @@ class ChildSolver:
             self._running.add(child)
             if self._is_closed:
                 child.kill()
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """The first message of a child: it has all that it needs to solve."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +216,7 @@ def _answer(
     """Return the last message of the child; its progress goes to ``so_far`` and to ``on_beat``, at least once every BEAT_S."""
     began_s = beat_s = time.monotonic()
     news: Progress | None = None
+    has_begun = False
     while True:
         now_s = time.monotonic()
         if now_s - began_s >= limit_s:
@@ -194,9 +227,13 @@ def _answer(
         if not messages.poll(max(0.0, min(BEAT_S - (now_s - beat_s), limit_s - (now_s - began_s)))):
             continue
         try:
-            message: Plan | MeshwrightError | Progress = messages.recv()
-        except EOFError:
-            return _death(child)
+            message: Plan | MeshwrightError | Progress | _Begun = messages.recv()
+        except (EOFError, OSError):
+            death = _death(child)
+            return death if has_begun else NotBegunError(f"the solve could not be started: {death}")
+        if isinstance(message, _Begun):
+            has_begun = True
+            continue
         if not isinstance(message, Progress):
             return message
         so_far.hear(message)
@@ -218,6 +255,7 @@ def _death(child: ForkServerProcess) -> MeshwrightError:
 def _solve_and_send(messages: Connection, task: _Task) -> None:
     """In the child: solve within the limits, and send progress and the answer."""
     live_within(cpu_s=int(task.cpu_s) + 1, memory_bytes=task.memory_bytes)
+    messages.send(_Begun())
     answer: Plan | MeshwrightError
     try:
         answer = task.solve(task.request, _Throttle(messages.send))

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, RowMapping, Select, and_, func, insert, select, text
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.documents import compact_json
 from meshwright.app.base.errors import CalibrationNotFoundError
 from meshwright.app.requests.calibrations import calibration_name, provenance_of, read_calibration_document
@@ -289,7 +290,7 @@ class CalibrationStore:
         found: CalibrationSummary | None = None
         if not rest:
             found = self._calibrations.newest(key)
-        elif rest.isdigit() and len(rest) < 10:
+        elif is_digits(rest, most=9):
             found = self._calibrations.find_version(key, int(rest))
         elif DIGEST_START.fullmatch(rest):
             of_key = self._calibrations.list(key=key, limit=MOST_LISTED)

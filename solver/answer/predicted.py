@@ -13,6 +13,11 @@ UNFINISHED_SEARCH = "search"
 """Constraint of the reason of a search that was stopped before it found a plan or proved that there is none."""
 
 
+SECONDS = "s"
+USD_PER_MILLION_TOKENS = "USD per million tokens"
+"""Units of reasons that a target of time and one of cost is broken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Why a request is infeasible: the tightest constraint, in numbers, and what would help."""

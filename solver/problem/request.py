@@ -111,6 +111,9 @@ Arrivals = PoissonArrivals | GammaArrivals | ScheduleArrivals | TraceArrivals | 
 Length = FixedLength | LognormalLength | EmpiricalLength
 
 
+COST_TARGET = "max_cost_per_million_tokens"
+"""The target of an SLO that is money."""
+
 WEIGHT_FORMATS: Mapping[DType, tuple[WeightFormat, ...]] = {
     DType.BF16: (WeightFormat.BF16, WeightFormat.INT8, WeightFormat.INT4),
     DType.FP16: (WeightFormat.FP16, WeightFormat.INT8, WeightFormat.INT4),
@@ -273,8 +276,14 @@ class TrainingRequest:
             limits["min_tokens_per_s"] = tokens / slo.min_tokens_per_s
         price = self.cluster.price_per_hour
         if slo.max_cost_per_million_tokens is not None and price:
-            limits["max_cost_per_million_tokens"] = slo.max_cost_per_million_tokens * (tokens / 1e6) / (price / 3600.0)
+            limits[COST_TARGET] = slo.max_cost_per_million_tokens * (tokens / 1e6) / (price / 3600.0)
         return limits
+
+    @property
+    def usd_per_million_tokens_of_a_second(self) -> float | None:
+        """Return what each second of a step adds to the cost of a million tokens, on all devices; None without prices."""
+        tokens, price = self.workload.global_batch * self.workload.seq_len, self.cluster.price_per_hour
+        return price / 3600.0 / (tokens / 1e6) if price else None
 
     @property
     def longest_step_s(self) -> float:

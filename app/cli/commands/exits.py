@@ -64,7 +64,7 @@ def exits(command: Callable[Options, int]) -> Callable[Options, None]:
             sys.stdout.flush()
         except typer.Exit:
             raise
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):  # A prompt raises the second, at the end of its input too.
             say("interrupted")
             code = EXIT_INTERRUPTED
         except BrokenPipeError:

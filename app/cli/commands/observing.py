@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.base.errors import EXIT_GOOD
 from meshwright.app.base.figures import DURATION, RATE, SIZE, read_quantity
 from meshwright.app.base.settings import Settings
@@ -151,4 +152,4 @@ def _shown(name: str, value: float) -> str:
 
 
 def _is_bare(text: str) -> bool:
-    return text.strip().replace(".", "", 1).isdigit()
+    return is_digits(text.strip().replace(".", "", 1))

@@ -126,7 +126,7 @@ def _why_not(row: ClusterRow) -> str:
     assert plan.reason is not None, "an answer without a plan has a reason"
     if not plan.is_decided:
         return "undecided, the search was stopped"
-    return f"{plan.reason.constraint.replace('_', ' ')}, {need_and_have(plan.reason)}"
+    return f"{plan.reason.constraint.replace('_', ' ')}, {need_and_have(plan.reason, row.answer.request)}"
 
 
 def _key(answer: AnsweredRequest) -> str:

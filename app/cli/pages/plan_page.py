@@ -59,7 +59,7 @@ from meshwright.solver.answer.layouts import (
 )
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import FrontierPoint, Interactivity, Plan
-from meshwright.solver.answer.predicted import Predicted, Reason, TimeBreakdown
+from meshwright.solver.answer.predicted import USD_PER_MILLION_TOKENS, Predicted, Reason, TimeBreakdown
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective, TpOverlap
 from meshwright.solver.problem.launchers.table import launcher_of
@@ -343,7 +343,7 @@ def _infeasible(plan: Plan, request: PlanRequest, next_step: NextStep) -> list[R
     name = reason.constraint if "." in reason.constraint else reason.constraint.replace("_", " ")
     lines: list[RenderableType] = [
         plain("Infeasible: ", style="bold red") + plain(f"{name} is the tightest constraint{where}", style="bold"),
-        plain(f"  {need_and_have(reason)}"),
+        plain(f"  {need_and_have(reason, request)}"),
     ]
     if reason.have > 0:
         share = reason.need / reason.have
@@ -354,15 +354,20 @@ def _infeasible(plan: Plan, request: PlanRequest, next_step: NextStep) -> list[R
     return [Group(*lines), plain(reason.message), *_remedies(plan, reason, next_step)]
 
 
-def need_and_have(reason: Reason) -> str:
-    """Return what the tightest constraint needs and what there is, in its unit; of a time what it takes and what is allowed."""
+def need_and_have(reason: Reason, request: PlanRequest) -> str:
+    """Return what the tightest constraint needs and what there is, in its unit; of a time what it takes and what is allowed, of
+    a cost the same in money, of the whole run where its tokens are known."""
+    if reason.unit == USD_PER_MILLION_TOKENS:
+        run_tokens = request.workload.run_tokens if isinstance(request, TrainingRequest) else None
+        runs, unit = (1.0, f" {reason.unit}") if run_tokens is None else (run_tokens / 1e6, " USD")
+        return f"costs {significant(reason.need * runs)}{unit}, allowed {significant(reason.have * runs)}"
     need, have = amount(reason.need, reason.unit), amount(reason.have, reason.unit)
     return f"takes {need}, allowed {have}" if _is_target(reason) else f"need {need}, have {have}"
 
 
 def _is_target(reason: Reason) -> bool:
     """Return True if the constraint is a limit of what is taken, not of what there is."""
-    return reason.unit in ("s", "ms", "x")
+    return reason.unit in ("s", "ms", "x", USD_PER_MILLION_TOKENS)
 
 
 def _remedies(plan: Plan, reason: Reason, next_step: NextStep) -> list[RenderableType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -16,7 +17,7 @@ from meshwright.app.evidence.serving.open_loops import open_figures
 from meshwright.app.evidence.serving.recipes import EngineName
 from meshwright.app.evidence.serving.replay import EngineConstants, default_constants, replay
 from meshwright.app.evidence.serving.rows import MeasuredPoint, ServingOutcome
-from meshwright.app.evidence.training.cells import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row
 
 STEP_S = (0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1.0e-3, 1.5e-3, 2.0e-3)
 """Host times of a step that are tried: none (hidden by the device) to that of an engine of pure Python."""
@@ -132,10 +133,12 @@ def fit_constants(engine: EngineName, rows: Sequence[Known]) -> EngineConstants:
     step, then of TTFT for what else there is."""
 
     def tpot_error(constants: EngineConstants) -> float:
-        return _mape([(figures(d, constants).tpot_of(measured.statistic), measured.tpot_ms) for d, measured in rows])
+        pairs = ((_figures_or_none(d, constants), measured) for d, measured in rows)
+        return _mape([(f.tpot_of(measured.statistic), measured.tpot_ms) for f, measured in pairs if f])
 
     def ttft_error(constants: EngineConstants) -> float:
-        return _mape([(figures(d, constants).ttft_of(measured.statistic), measured.ttft_ms) for d, measured in rows])
+        pairs = ((_figures_or_none(d, constants), measured) for d, measured in rows)
+        return _mape([(f.ttft_of(measured.statistic), measured.ttft_ms) for f, measured in pairs if f])
 
     stepping = min((replace(default_constants(engine), step_s=step_s) for step_s in STEP_S), key=tpot_error)
     around = product(OPERATOR_S, REQUEST_S, SCHEDULING[engine])
@@ -149,13 +152,24 @@ def _has_both(outcome: ServingOutcome) -> bool:
 def _predictable(point: MeasuredPoint, models: Path | None) -> Deployment | None:
     """Return the deployment of a row; None if it can't be predicted."""
     try:
-        deployed = deployment(point.run, models)
-        figures(deployed, default_constants(deployed.engine))
+        with of_one_row():
+            deployed = deployment(point.run, models)
+            figures(deployed, default_constants(deployed.engine))
     except NotPredictedError:
         return None
     return deployed
 
 
+def _figures_or_none(deployed: Deployment, constants: EngineConstants) -> Figures | None:
+    """Return the figures of a row with constants that are tried; None where these have none of it."""
+    try:
+        with of_one_row():
+            return figures(deployed, constants)
+    except NotPredictedError:
+        return None
+
+
 def _mape(pairs: Iterable[tuple[float | None, float | None]]) -> float:
     known = ((predicted, measured) for predicted, measured in pairs if predicted is not None and measured is not None)
-    return fmean(abs(predicted / measured - 1.0) for predicted, measured in known)
+    errors = [abs(predicted / measured - 1.0) for predicted, measured in known]
+    return fmean(errors) if errors else math.inf

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.evidence.serving.recipes import BenchmarkLoad, BenchmarkSource, EngineName
 from meshwright.app.evidence.serving.rows import AGGREGATED, PhaseCells, ServingRun
 from meshwright.app.evidence.training.cells import NotPredictedError
@@ -43,6 +44,8 @@ def workers_of(run: ServingRun, *, degrees_multiplied: bool) -> tuple[EqualWorke
             return _of_columns(run.prefill), _of_columns(run.decode)
         return _phase(run, "P"), _phase(run, "D")
     if not run.tp and run.n_gpus:
+        if run.n_gpus < _degree(run.pp):
+            raise NotPredictedError(f"{_degree(run.pp)} stages on {run.n_gpus} devices")
         # Without degrees: one worker over all devices.
         return None, EqualWorkers(1, run.n_gpus // _degree(run.pp), _degree(run.pp), _degree(run.ep), 1)
     tp, attention_dp, ep = _degree(run.tp), _degree(run.attention_dp), _degree(run.ep)
@@ -96,7 +99,7 @@ def _of_columns(cells: PhaseCells) -> EqualWorkers:
 def _phase(run: ServingRun, phase: str) -> EqualWorkers:
     """Workers of one phase: "P1x8/D9x8" is one prefill worker of tp 8 and nine decode workers of tp 8."""
     shape = re.search(rf"{phase}(\d+)x(\d+)", run.tp)
-    if shape is None:
+    if shape is None or not int(shape[1]) or not int(shape[2]):
         raise NotPredictedError("the row does not state the workers of each phase")
     attention_dp, ep = (re.search(rf"{phase}(\d+)", text) for text in (run.attention_dp, run.ep))
     return EqualWorkers(
@@ -110,7 +113,7 @@ def _phase(run: ServingRun, phase: str) -> EqualWorkers:
 
 def _degree(text: str) -> int:
     """A degree; nothing and 0 mean that the axis is not used."""
-    return max(1, int(text)) if text.isdigit() else 1
+    return max(1, int(text)) if is_digits(text) else 1
 
 
 # The published launch recipes of prefill and decode pools: how many tokens and sequences the workers of each phase take.

@@ -25,11 +25,12 @@ _QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Predicted figures; times in milliseconds. ``tpot_ms`` is the mean; a roofline has no percentiles."""
+    """Predicted figures; times in milliseconds. ``tpot_ms`` is the mean, None where every answer is one token; a roofline has
+    no percentiles."""
 
     ttft_mean_ms: float
     ttft_median_ms: float
-    tpot_ms: float
+    tpot_ms: float | None
     output_tokens_per_s: float
     ttft_p95_ms: float | None = None
     ttft_p99_ms: float | None = None
@@ -73,11 +74,13 @@ def figures_of(result: SimulationResult, *, outside_s: float, output_tokens_per_
     """Figures of a run whose first tokens are ``outside_s`` later than in the engine."""
     ttft_ms, tpot_ms = (result.ttft_s + outside_s) * 1e3, result.tpot_s * 1e3
     ttft_median, ttft_p90, ttft_p95, ttft_p99 = (float(q) for q in np.quantile(ttft_ms, _QUANTILES))
-    tpot_median, tpot_p90, tpot_p95, tpot_p99 = (float(q) for q in np.quantile(tpot_ms, _QUANTILES))
+    tpot_median, tpot_p90, tpot_p95, tpot_p99 = (
+        [float(q) for q in np.quantile(tpot_ms, _QUANTILES)] if tpot_ms.size else [None] * len(_QUANTILES)
+    )
     return Figures(
         ttft_mean_ms=float(np.mean(ttft_ms)),
         ttft_median_ms=ttft_median,
-        tpot_ms=float(np.mean(tpot_ms)),
+        tpot_ms=float(np.mean(tpot_ms)) if tpot_ms.size else None,
         output_tokens_per_s=output_tokens_per_s,
         ttft_p95_ms=ttft_p95,
         ttft_p99_ms=ttft_p99,

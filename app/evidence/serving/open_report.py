@@ -15,7 +15,7 @@ from meshwright.app.evidence.serving.deployment import Deployment
 from meshwright.app.evidence.serving.open_loops import FEWER_REQUESTS, NEAR_KNEE, OpenLoop, open_loop
 from meshwright.app.evidence.serving.replay import default_constants
 from meshwright.app.evidence.serving.rows import MeasuredPoint
-from meshwright.app.evidence.training.cells import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row
 from meshwright.costmodels.fitting.calibration import COVERED, quantile
 from meshwright.costmodels.serving.latency_law import BOTH_PHASES
 
@@ -103,15 +103,20 @@ class OpenLaw:
 
 
 def open_point(measured: MeasuredPoint, deployed: Deployment) -> OpenPoint | None:
-    """Return an open loop with its predictions; None of a row of another kind, or without 95th percentiles."""
+    """Return an open loop with its predictions; None of a row of another kind, without 95th percentiles, or not predicted."""
+    try:
+        with of_one_row():
+            return _open_point(measured, deployed)
+    except NotPredictedError:
+        return None
+
+
+def _open_point(measured: MeasuredPoint, deployed: Deployment) -> OpenPoint | None:
     run, outcome = measured.run, measured.outcome
     first, later = outcome.ttft.p95, outcome.tpot.p95
     if deployed.requests_per_s is None or first is None or later is None:
         return None
-    try:
-        loop = open_loop(deployed, default_constants(deployed.engine))
-    except NotPredictedError:
-        return None
+    loop = open_loop(deployed, default_constants(deployed.engine))
     result = loop.run()
     simulated = {
         name: (float(np.quantile(result.ttft_s, share)) + loop.outside_s, float(np.quantile(result.tpot_s, share)))

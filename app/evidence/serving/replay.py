@@ -63,7 +63,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import WEIGHT_FORMATS, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
-from meshwright.solver.serving.engines.layouts import FP8_BLOCK, Layout
+from meshwright.solver.serving.engines.layouts import FP8_BLOCK, Layout, is_layer
 
 FREE_MEMORY_SHARE = 0.8
 """Share of free memory that TensorRT-LLM's cache takes (free_gpu_memory_fraction): 0.75 to 0.85 in InferenceX's scripts, 0.8 in
@@ -117,7 +117,9 @@ def _replayed(deployed: Deployment, constants: EngineConstants, drafts: Speculat
     except InvalidInputError as error:
         given = "" if error.given is None else f" ({error.given})"
         raise NotPredictedError(f"{error.problem}{given}") from error
-    outside_s = constants.request_s + deployed.held_steps * float(np.mean(result.tpot_s))
+    # Answers of one token have no step after their first.
+    step_s = float(np.mean(result.tpot_s)) if result.tpot_s.size else 0.0
+    outside_s = constants.request_s + deployed.held_steps * step_s
     tokens = float(result.requests.output_tokens.sum())
     return figures_of(result, outside_s=outside_s, output_tokens_per_s=alike * tokens / result.duration_s)
 
@@ -253,9 +255,16 @@ def _engine(server: _Server) -> Engine:
     graph = _with_redundant_experts(graph_of(server.model, server.config), grid)
     if grid.ranks % grid.ep or not divides(graph.dims, grid):
         raise NotPredictedError(f"the layout does not divide the model ({grid})")
+    if grid.attention_dp > 1 and EXPERTS not in graph.dims:
+        raise NotPredictedError("attention groups of a model without experts")
+    layers = sum(is_layer(graph, name) for name in graph.layers)
+    if workers.pp > layers:
+        raise NotPredictedError(f"{workers.pp} stages of {layers} layers")
     stored = server.stored
     if stored is None and server.precision not in (DType.BF16, DType.FP16):
         # One scale for each matrix.
+        if server.precision not in WEIGHT_FORMATS:
+            raise NotPredictedError(f"no engine computes in {server.precision}, and the checkpoint's own format is not known")
         stored = CheckpointFormat(server.precision, WEIGHT_FORMATS[server.precision][0], Quantised.PROJECTIONS)
     cuts_blocks = graph.dims.get(EXPERT_FFN, 0) // grid.expert_tp % FP8_BLOCK > 0
     if stored is not None and stored.weights is WeightFormat.FP8_BLOCK and cuts_blocks:

@@ -14,7 +14,7 @@ from meshwright.app.evidence.serving.figures import Figures
 from meshwright.app.evidence.serving.open_report import OpenReport, open_document, open_point, open_report
 from meshwright.app.evidence.serving.replay import default_constants, roofline
 from meshwright.app.evidence.serving.rows import MeasuredPoint, ignored_columns, read_measured_points
-from meshwright.app.evidence.training.cells import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row
 from meshwright.app.evidence.training.scores import Errors, errors
 
 SERVING_VALIDATION_SCHEMA = "meshwright.serving-validation/1"
@@ -107,16 +107,17 @@ def _open_loops(scored: Sequence[ScoredPoint]) -> OpenReport | None:
 def score(point: MeasuredPoint, calibration: CrossValidation, models: Path | None = None) -> ScoredPoint:
     """Predict one point; what was measured in it is not looked at."""
     try:
-        deployed = deployment(point.run, models)
-        return ScoredPoint(
-            measured=point,
-            deployed=deployed,
-            simulated=figures(deployed, replace(default_constants(deployed.engine), request_s=0.0)),
-            uncalibrated=figures(deployed, default_constants(deployed.engine)),
-            calibrated=figures(deployed, calibration.held_out(deployed)),
-            in_sample=figures(deployed, calibration.in_sample[deployed.engine]),
-            plain=_roofline(deployed),
-        )
+        with of_one_row():
+            deployed = deployment(point.run, models)
+            return ScoredPoint(
+                measured=point,
+                deployed=deployed,
+                simulated=figures(deployed, replace(default_constants(deployed.engine), request_s=0.0)),
+                uncalibrated=figures(deployed, default_constants(deployed.engine)),
+                calibrated=figures(deployed, calibration.held_out(deployed)),
+                in_sample=figures(deployed, calibration.in_sample[deployed.engine]),
+                plain=_roofline(deployed),
+            )
     except NotPredictedError as error:
         return ScoredPoint(point, reason=str(error))
 
@@ -125,7 +126,8 @@ def _roofline(deployed: Deployment) -> Figures | None:
     if deployed.requests_per_s is not None:
         return None
     try:
-        return roofline(deployed)
+        with of_one_row():
+            return roofline(deployed)
     except NotPredictedError:
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Never
@@ -14,6 +15,22 @@ from meshwright.costmodels.errors import InvalidInputError, MeshwrightError
 
 class NotPredictedError(MeshwrightError):
     """The table says too little of a run, or something that no cost model answers for; the message is the reason."""
+
+
+@contextmanager
+def of_one_row() -> Iterator[None]:
+    """Raise NotPredictedError for whatever is raised of one row: the reason of that row alone, which so ends no table."""
+    try:
+        yield
+    except NotPredictedError:
+        raise
+    except InvalidInputError as error:
+        given = "" if error.given is None else f" ({error.given})"
+        raise NotPredictedError(f"{error.problem}{given}") from error
+    except MemoryError as error:
+        raise NotPredictedError("its prediction needs more memory than there is") from error
+    except Exception as error:  # A fault of ours in one row must not cost the others their predictions.
+        raise NotPredictedError(f"internal error, please report it with the row: {type(error).__name__}: {error}") from error
 
 
 def read_header(path: Path) -> tuple[str, ...]:

@@ -95,7 +95,12 @@ def given_plan(run: Run) -> UsedPlan:
         expert_overlap=_expert_overlap(run, mesh, count),
         choices=StageChoices(recompute_modules=in_order(again) if again and n_layers is None else None),
     )
+    if run.seq_len < mesh.cp:
+        raise NotPredictedError(f"a sequence of {run.seq_len} over cp {mesh.cp}")
     model, workload = as_implemented(model_graph(run), workload, Search())
+    parts = candidate.pipelining.n_parts(mesh.pp)
+    if parts > len(model.layers):
+        raise NotPredictedError(f"{parts} stages of {len(model.layers)} layers")
     request = TrainingRequest(model, cluster, workload)
     if not experts_fit(request.model, mesh):
         raise NotPredictedError(f"ep {mesh.ep} on dp x cp = {mesh.dp * mesh.cp} does not spread the model's experts evenly")

@@ -8,13 +8,12 @@ from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean
 
-from meshwright.app.evidence.training.cells import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row
 from meshwright.app.evidence.training.plans import given_plan
 from meshwright.app.evidence.training.rows import Run
 from meshwright.app.evidence.training.sources import Source
 from meshwright.app.evidence.training.stated import MemoryCount, MemoryRank, UnstatedRecompute
 from meshwright.costmodels.cluster.cluster import Cluster, Device, Link, NodeGroup, SustainedRates
-from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.model.memory_law import MemoryLaw
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, SearchStats, Status
@@ -211,15 +210,12 @@ def costed_run(run: Run, constants: Constants | None = None) -> CostedRun:
 
     Raises NotPredictedError with the reason where there is none.
     """
-    try:
+    with of_one_row():
         costed = _costed(run, constants)
         if _fits(costed.cost) or run.recompute or run.reading.unstated_recompute is UnstatedRecompute.NEVER:
             return costed
         recomputing = (_costed(replace(run, recompute=recompute), constants) for recompute in INCREASING)
         return next((each for each in recomputing if _fits(each.cost)), costed)
-    except InvalidInputError as error:
-        given = "" if error.given is None else f" ({error.given})"
-        raise NotPredictedError(f"{error.problem}{given}") from error
 
 
 def _costed(run: Run, constants: Constants | None) -> CostedRun:

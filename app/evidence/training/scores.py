@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TypeVar
 
-from meshwright.app.evidence.training.cells import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row
 from meshwright.app.evidence.training.prediction import Constants, Prediction, predict_run_with_band
 from meshwright.app.evidence.training.rows import Quality, RunStatus, ValidationRun
 
@@ -92,7 +92,8 @@ class SourceScore:
 def score_run(measured: ValidationRun, constants: Constants | None = None) -> ScoredRun:
     """Predict one run, at rates other than those shipped if given; what was measured is not looked at."""
     try:
-        return ScoredRun(measured, predict_run_with_band(measured.run, constants))
+        with of_one_row():
+            return ScoredRun(measured, predict_run_with_band(measured.run, constants))
     except NotPredictedError as error:
         return ScoredRun(measured, None, str(error))
 

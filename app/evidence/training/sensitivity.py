@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Any, get_args, get_type_hints
 
-from meshwright.app.evidence.training.cells import NotPredictedError
+from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row
 from meshwright.app.evidence.training.plans import given_plan
 from meshwright.app.evidence.training.prediction import Prediction, predict_run
 from meshwright.app.evidence.training.rows import Run
@@ -54,7 +54,8 @@ def unsaid_words(predicted: Sequence[tuple[Run, Prediction]]) -> tuple[UnsaidWor
     for run, assumed in tried:
         for name, word, said in _said_otherwise(run):
             try:
-                found = predict_run(said)
+                with of_one_row():
+                    found = predict_run(said)
             except NotPredictedError:
                 continue
             time, memory = found.step_time_s / assumed.step_time_s, found.peak_memory_gb / assumed.peak_memory_gb

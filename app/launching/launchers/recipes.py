@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.launching.launchers.megatron_lm import MegatronFlags, stated_by_flags
 from meshwright.app.launching.parts.flag import Flag, FlagTable, count, share, truth
 from meshwright.app.launching.parts.launch_files import config_of, words_of_config
@@ -246,7 +247,7 @@ def _window(text: str) -> str:
 
 def _layers(text: str) -> str:
     """Return which layers have experts, as Megatron-LM's flag says it."""
-    return text if text.isdigit() else f"[{','.join(_listed(text))}]"
+    return text if is_digits(text) else f"[{','.join(_listed(text))}]"
 
 
 def _unquoted(text: str) -> str:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.launching.launchers.torchtitan import (
     MODELS,
     PLAN_CONFIG,
@@ -234,7 +235,9 @@ def _recompute(
     every = flags.checkpointed or "op"
     if every == "1":
         return Recompute.FULL, None, ()
-    if not every.isdigit() or layers is None:
+    if is_digits(every) and not int(every):
+        raise InvalidInputError("no layer is every 0th", given=f"selective_ac_option {every}", allowed="op, or a count from 1")
+    if not is_digits(every) or layers is None:
         return Recompute.SELECTIVE, None, (_SELECTIVE,)
     note = f"every {every}th layer is recomputed whole: priced as the first {layers // int(every)}"
     return Recompute.FULL, layers // int(every) or None, (note,)

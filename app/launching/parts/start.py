@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.launching.parts.flag import Flag, FlagTable, count
 from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
 from meshwright.costmodels.errors import InvalidInputError
@@ -139,7 +140,7 @@ def world_of_starter(before: Sequence[str], environment: Mapping[str, str]) -> i
             launch = DeepSpeedLaunch(**table.read(before[place + 1 :]).fields)
             return None if launch.devices is None else launch.devices * (launch.nodes or 1)
     ranks = environment.get(_RANKS, "")
-    return int(ranks) if ranks.isdecimal() and 0 < len(ranks) < _MOST_DIGITS else None
+    return int(ranks) if is_digits(ranks, most=_MOST_DIGITS - 1) else None
 
 
 # The nodes and devices that a batch script asks Slurm for, by its ``#SBATCH`` lines.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshwright.app.base.digits import is_digits
+
 TESTS = ("[", "[[", "test")
 _CLOSED_BY = {"[": "]", "[[": "]]"}
 _UNTOLD = set("$`*?[\\")
@@ -110,4 +112,4 @@ def _tested(words: Sequence[str]) -> Truth:
 
 
 def _is_integer(word: str) -> bool:
-    return len(word) < 20 and word.removeprefix("-").isascii() and word.removeprefix("-").isdigit()
+    return is_digits(word.removeprefix("-"))

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.launching.parts.start import BatchJob
 from meshwright.app.launching.reading.wrappers import started_by_image
 from meshwright.costmodels.errors import InvalidInputError
@@ -128,7 +129,7 @@ def _task(task: Mapping[str, Any]) -> Manifest:
     kind, number = next(iter(asked.items()), (None, None)) if isinstance(asked, Mapping) else (None, None)
     if isinstance(asked, str):
         kind, _, count = asked.partition(":")
-        number = int(count) if count.isdecimal() and 0 < len(count) < 6 else 1
+        number = int(count) if is_digits(count, most=5) else 1
     has_job = isinstance(nodes, int) and isinstance(number, int) and 0 < nodes < 10_000 and number > 0
     job = BatchJob(nodes, number, str(kind)) if has_job else None
     return Manifest((), job=job, script=task["run"])
@@ -320,7 +321,7 @@ def _devices(container: Mapping[str, Any]) -> int | None:
         given = resources.get(part) if isinstance(resources, Mapping) else None
         for name, number in given.items() if isinstance(given, Mapping) else ():
             text = str(number)
-            if str(name).rpartition("/")[2] == "gpu" and text.isdecimal() and 0 < len(text) < 6 and int(text) > 0:
+            if str(name).rpartition("/")[2] == "gpu" and is_digits(text, most=5) and int(text) > 0:
                 return int(text)
     return None
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
 from meshwright.app.launching.parts.start import BatchJob, read_batch_job
 from meshwright.app.launching.reading.conditions import Block, truth_of
@@ -406,7 +407,7 @@ class _ScriptWalk:
             values = self._lists.get(named[0])
             return (text[at : named.end()] if values is None else self._listed(values)), named.end()
         following = text[at + 1 : at + 2]
-        if following.isdigit() or following in ("@", "*"):
+        if is_digits(following) or following in ("@", "*"):
             value = self._of_position(following)
             return (text[at : at + 2] if value is None else value), at + 2
         if following not in ("{", "("):
@@ -469,7 +470,7 @@ class _ScriptWalk:
                 return None if value is None else self._edited(value, sign, operand)
 
     def _indexed(self, name: str, index: str | None, deep: int) -> str | None:
-        if name in ("@", "*") or name.isdecimal():
+        if name in ("@", "*") or is_digits(name):
             return self._of_position(name) if len(name) == 1 else None
         values = self._lists.get(name)
         if index is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from meshwright.app.base.digits import is_digits
 from meshwright.costmodels.errors import InvalidInputError
 
 _LONGEST_EXPRESSION = 500
@@ -89,10 +90,10 @@ class _Expression:
             if self._next() != ")":
                 raise _UndecidedError
             return signed * value
-        if token.isdecimal():
+        if is_digits(token):
             return signed * _small(token)
         text = self._value_of(token)
-        if text is None or not text.strip().removeprefix("-").isdecimal():
+        if text is None or not is_digits(text.strip().removeprefix("-")):
             raise _UndecidedError
         return signed * _small(text.strip())
 
@@ -291,7 +292,7 @@ class _Lexer:
     def _redirection(self, words: list[Word]) -> None:
         """Leave out a redirection, the number of its stream in front, and the file behind."""
         stream = _STDOUT
-        if words and self._text[self._at - 1].isdigit() and words[-1].plain.isdigit():
+        if words and is_digits(self._text[self._at - 1]) and is_digits(words[-1].plain):
             stream = words.pop().plain
         begin = self._at
         while self._at < len(self._text) and self._text[self._at] in "<>&|- \t":

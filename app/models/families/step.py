@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.models.architecture import Architecture, Body, Branch, Layer, NormKind
 from meshwright.app.models.bodies.attention import Attention, OutputGate, QkNorm
 from meshwright.app.models.bodies.experts import Experts, SharedExpert
@@ -109,7 +110,7 @@ def _feed_forward_kinds(fields: ConfigFields) -> tuple[str, ...]:
         return listed
     enumerated = fields.document.get("moe_layers_enum")
     if isinstance(enumerated, str):
-        enumerated = [int(word) if word.strip().isdigit() else word for word in enumerated.split(",") if word.strip()]
+        enumerated = [int(word) if is_digits(word.strip()) else word for word in enumerated.split(",") if word.strip()]
     sparse = replace(fields, document={"moe_layers_enum": enumerated}).optional_indices("moe_layers_enum")
     if sparse is None:
         sparse = frozenset(range(_FIRST_DENSE, fields.layers()))

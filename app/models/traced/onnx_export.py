@@ -26,6 +26,8 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.shape_inference import infer_node_outputs
 
+from meshwright.app.base.digits import is_digits
+
 SCHEMA = "meshwright.traced-graph/1"
 FORMATS = {
     onnx.TensorProto.FLOAT: "float32",
@@ -851,7 +853,7 @@ _TRANSLATIONS: Mapping[str, _Translator] = {
 
 def _size(text: str) -> tuple[str, int]:
     name, _, number = text.partition("=")
-    if not name or not number.isdecimal() or len(number) > len(str(2**31)) or int(number) < 1:
+    if not name or not is_digits(number) or len(number) > len(str(2**31)) or int(number) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: give NAME=N, as batch=2")
     return name, int(number)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
 from meshwright.app.base.errors import CheckNotFoundError
-from meshwright.app.base.figures import gib, seconds, significant
+from meshwright.app.base.figures import significant
 from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import PRINTABLE, Cursor, before_of, cursor_of, page_of
-from meshwright.app.pictures.charts import Axis, ChartSeries, Point, line_chart
+from meshwright.app.pictures.courses import courses
+from meshwright.app.regression.report import MAX_FIGURE_NAME, MAX_FIGURES
 from meshwright.app.store.checks import CheckRepository, StoredCheck
+from meshwright.app.web.children import drawn_by_child
 from meshwright.app.web.pages.layout import following, moment, render
 from meshwright.app.web.pages.routes import PageReader, PageRoute
 from meshwright.app.web.schemas import MAX_NAME, TrendPoint, check_item, trend_point
@@ -49,18 +52,18 @@ def list_checks(
 
 
 @router.get("/checks/trend")
-def show_trend(request: Request, caller: PageReader, project: Name, plan: Name) -> Response:
+async def show_trend(request: Request, caller: PageReader, project: Name, plan: Name) -> Response:
     """The figures of a plan over the latest checks of a project."""
-    found = CheckRepository(request.app.state.engine, caller.tenant).page(project, before=None, limit=PAGE)
-    points = [point for _, stored in reversed(found) if (point := trend_point(stored, plan)) is not None]
+    points = await asyncio.to_thread(_points, CheckRepository(request.app.state.engine, caller.tenant), project, plan)
     if not points:
         raise CheckNotFoundError("no check of the project has this plan", given=f"{project}, {plan}")
+    drawn = await drawn_by_child(request, caller, courses, {"points": [_drawable(point) for point in points]})
     return render(
         request,
         "trend.html",
         plan=plan,
         project=_of_project(project),
-        drawings=[_course(name, points) for name in dict.fromkeys(name for point in points for name in point.figures)],
+        drawings=drawn["drawings"],
         rows=[
             (Hyperlink(f"/checks/{point.check}", moment(point.created_at)), point.verdict, "; ".join(point.findings))
             for point in reversed(points)
@@ -110,12 +113,13 @@ def _of_project(project: str) -> Hyperlink:
     return Hyperlink(f"/checks?{urlencode({'project': project})}", project)
 
 
-def _course(name: str, points: Sequence[TrendPoint]) -> tuple[str, str]:
-    """The title and the drawing of a figure over the checks, oldest left."""
-    text = gib if name.endswith("_bytes") else seconds if name.endswith("_s") and "per_s" not in name else significant
-    told = [(number, point) for number, point in enumerate(points, 1) if name in point.figures]
-    drawn = tuple(
-        Point(number, point.figures[name], f"{moment(point.created_at)}: {text(point.figures[name])}") for number, point in told
-    )
-    title = f"{name.replace('_', ' ')} over checks"
-    return title, line_chart(title, Axis("check, oldest left"), Axis(name, text), [ChartSeries("", drawn)])
+def _points(checks: CheckRepository, project: str, plan: str) -> list[TrendPoint]:
+    """The plan as each of the latest checks found it, oldest first."""
+    found = checks.page(project, before=None, limit=PAGE)
+    return [point for _, stored in reversed(found) if (point := trend_point(stored, plan)) is not None]
+
+
+def _drawable(point: TrendPoint) -> dict[str, Any]:
+    """What is drawn of a point; of a check that was stored before figures were bounded, the first."""
+    figures = dict(islice(point.figures.items(), MAX_FIGURES))
+    return {"at": moment(point.created_at), "figures": {name[:MAX_FIGURE_NAME]: value for name, value in figures.items()}}

@@ -28,6 +28,7 @@ from meshwright.solver.suggestions import (
     with_targets,
 )
 from meshwright.solver.training.costs.evaluate import compute_bound_s
+from meshwright.solver.training.report.plan_report import promised_step_s
 from meshwright.solver.training.space.implementation import implementation_of
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -223,13 +224,14 @@ def _reachable_target(request: TrainingRequest, reason: Reason) -> RequestChange
     """The targets moved to what the fastest plan that fits is promised to take."""
     slo, tokens = request.slo, request.workload.global_batch * request.workload.seq_len
     changed: dict[str, float] = {}
-    if slo.max_step_time_s is not None and slo.max_step_time_s < reason.need:
-        changed["max_step_time_s"] = rounded(reason.need, up=True)
-    if slo.min_tokens_per_s is not None and slo.min_tokens_per_s > tokens / reason.need:
-        changed["min_tokens_per_s"] = rounded(tokens / reason.need, up=False)
-    costly_s = request.longest_steps_s.get("max_cost_per_million_tokens", reason.need)
-    if slo.max_cost_per_million_tokens is not None and costly_s < reason.need:
-        most = slo.max_cost_per_million_tokens * reason.need / costly_s
+    step_s = promised_step_s(reason, request) or reason.need
+    if slo.max_step_time_s is not None and slo.max_step_time_s < step_s:
+        changed["max_step_time_s"] = rounded(step_s, up=True)
+    if slo.min_tokens_per_s is not None and slo.min_tokens_per_s > tokens / step_s:
+        changed["min_tokens_per_s"] = rounded(tokens / step_s, up=False)
+    costly_s = request.longest_steps_s.get("max_cost_per_million_tokens", step_s)
+    if slo.max_cost_per_million_tokens is not None and costly_s < step_s:
+        most = slo.max_cost_per_million_tokens * step_s / costly_s
         changed["max_cost_per_million_tokens"] = rounded(most, up=True)
     return with_targets(request, changed)
 

@@ -16,6 +16,8 @@ from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.layouts import Pipelines, Placement, PlanSlice, Uniform, named
 from meshwright.solver.answer.plan import FrontierPoint, Plan
 from meshwright.solver.answer.predicted import (
+    SECONDS,
+    USD_PER_MILLION_TOKENS,
     Certificate,
     Predicted,
     Reason,
@@ -29,7 +31,7 @@ from meshwright.solver.answer.predicted import (
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective, Space
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import COST_TARGET, TrainingRequest
 from meshwright.solver.problem.search import restrictions_text
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import (
@@ -313,25 +315,52 @@ def slo_reason(request: TrainingRequest, step_time_s: float, *, factor: float = 
     name, limit_s = min(broken, key=lambda item: item[1])
     tokens = workload.global_batch * workload.seq_len
     upper = "" if factor == 1.0 else f", up to {promised_s:.4g} s with slo.confidence {slo.confidence:g}"
-    costs = slo.max_cost_per_million_tokens
-    usd = "" if costs is None or not name.endswith("tokens") else f"{costs * step_time_s / limit_s:.3g} USD per million tokens"
+    if name == f"slo.{COST_TARGET}":
+        return _costs_too_much(request, step_time_s, factor)
     return Reason(
         constraint=name,
         need=promised_s,
         have=limit_s,
         unit="s",
         message=(
-            f"{name}: the fastest step that fits takes {step_time_s:.4g} s ({usd or f'{tokens / step_time_s:,.0f} tokens/s'})"
-            f"{upper}, the SLO allows {limit_s:.4g} s ({f'{costs:g} USD' if usd else f'{tokens / limit_s:,.0f} tokens/s'}): "
+            f"{name}: the fastest step that fits takes {step_time_s:.4g} s ({tokens / step_time_s:,.0f} tokens/s)"
+            f"{upper}, the SLO allows {limit_s:.4g} s ({tokens / limit_s:,.0f} tokens/s): "
             f"{promised_s / limit_s:.3f} times too slow"
         ),
-        remedies=(
-            "use fewer devices (objective cost), or cheaper ones" if usd else "add devices, or faster ones",
-            "relax the SLO",
-            *(() if factor == 1.0 else ("ask for less slo.confidence, or report measured runs",)),
-            "lift restrictions in 'search'",
-        ),
+        remedies=_target_remedies("add devices, or faster ones", factor),
     )
+
+
+def _costs_too_much(request: TrainingRequest, step_time_s: float, factor: float) -> Reason:
+    """The reason of a target of cost, in its money."""
+    most, each_s = request.slo.max_cost_per_million_tokens, request.usd_per_million_tokens_of_a_second
+    assert most is not None and each_s is not None, "only a cluster with prices has a target of cost"
+    cost, promised = step_time_s * each_s, step_time_s * factor * each_s
+    upper = "" if factor == 1.0 else f", up to {promised:.3g} with slo.confidence {request.slo.confidence:g}"
+    return Reason(
+        constraint=f"slo.{COST_TARGET}",
+        need=promised,
+        have=most,
+        unit=USD_PER_MILLION_TOKENS,
+        message=(
+            f"slo.{COST_TARGET}: the fastest step that fits, {step_time_s:.4g} s, costs {cost:.3g} USD per million tokens"
+            f"{upper}, the SLO allows {most:.3g}: {promised / most:.3f} times too much"
+        ),
+        remedies=_target_remedies("use fewer devices (objective cost), or cheaper ones", factor),
+    )
+
+
+def _target_remedies(first: str, factor: float) -> tuple[str, ...]:
+    surer = () if factor == 1.0 else ("ask for less slo.confidence, or report measured runs",)
+    return (first, "relax the SLO", *surer, "lift restrictions in 'search'")
+
+
+def promised_step_s(reason: Reason, request: TrainingRequest) -> float | None:
+    """Return the step that the reason of a broken target says is taken at most, in seconds; None of another reason."""
+    each_s = request.usd_per_million_tokens_of_a_second
+    if reason.unit == USD_PER_MILLION_TOKENS and each_s is not None:
+        return reason.need / each_s
+    return reason.need if reason.unit == SECONDS else None
 
 
 def axes_of(mesh: Mesh) -> Axes:

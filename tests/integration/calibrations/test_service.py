@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -131,3 +133,16 @@ def test_a_registered_cluster_is_planned_with_its_newest_calibration(client: htt
     assert newer["stale"] == 1
     assert client.post("/v1/plans", json=pinned).json()["digest"] == measured["digest"]
     assert client.post("/v1/plans", json=on_prod).json()["request"]["calibrations"][0]["software"] == ["newer"]
+
+
+@pytest.mark.parametrize("version", ["²", "٣", "①", "9" * 400])
+def test_odd_digits_are_no_version(client: httpx.Client, version: str) -> None:
+    """Every path of the service that names something takes a superscript for a name nobody has."""
+    reference = quote(f"a@{version}")
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        if "get" in methods and "{" in path:
+            answer = client.get(re.sub(r"\{\w+\}", reference, path))
+            assert answer.status_code < 500, path
+            assert client.get(path.split("{")[0].rstrip("/"), params={"cursor": version}).status_code < 500, path
+    answer = client.post("/v1/plans", json=training(calibrations=[f"h100_sxm@{version}"]))
+    assert answer.status_code == 422

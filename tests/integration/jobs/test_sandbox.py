@@ -11,13 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from meshwright.app.base.errors import SolverCrashError
+from meshwright.app.base.errors import NotBegunError, SolverCrashError
 from meshwright.app.base.solving import SolveFunction, solve_here
+from meshwright.app.service import child, sandbox
+from meshwright.app.service.child import Children
 from meshwright.app.service.sandbox import BEAT_S, ChildSolver, Limits
 from meshwright.costmodels.errors import PlanRejectedError, WorkloadError
 from meshwright.solver.answer.plan import Plan
@@ -202,3 +205,74 @@ def test_a_caller_is_told_of_a_start_that_takes_long_and_may_leave_it() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert said.stdout == "2\n"
+
+
+@pytest.mark.parametrize(
+    "raised", [EOFError(), ConnectionRefusedError(), BrokenPipeError(), BlockingIOError(), FileNotFoundError()]
+)
+def test_a_solve_that_can_not_be_started_is_started_again(monkeypatch: pytest.MonkeyPatch, raised: Exception) -> None:
+    """The fork server dies as it starts, its socket is gone, or the system has no process left: each for a while."""
+    starts = failing_starts(monkeypatch, raised, times=2)
+    monkeypatch.setattr(sandbox, "START_PAUSES_S", (0.0, 0.0, 0.0))
+    assert ChildSolver(answers)(resolved()) == feasible_plan(resolved())
+    assert len(starts) == 3
+
+
+def test_a_question_that_can_not_be_started_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = failing_starts(monkeypatch, EOFError(), times=2)
+    monkeypatch.setattr(child, "START_PAUSES_S", (0.0, 0.0))
+    assert Children(memory_bytes=2**30).answer_now(len, [1, 2]) == 2
+    assert len(starts) == 3
+
+
+def test_a_solve_whose_child_dies_before_it_begins_is_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As one does whose fork server is killed while it is made."""
+    monkeypatch.setattr(sandbox, "START_PAUSES_S", (0.0,))
+    assert ChildSolver(DiesOnArrival(str(tmp_path / "died")))(resolved()) == feasible_plan(resolved())
+    assert (tmp_path / "died").exists()
+
+
+def test_a_solve_that_never_starts_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = failing_starts(monkeypatch, EOFError(), times=100)
+    monkeypatch.setattr(sandbox, "START_PAUSES_S", (0.0, 0.0))
+    with pytest.raises(NotBegunError, match="could not be started: EOFError"):
+        ChildSolver(answers)(resolved())
+    assert len(starts) == 3
+
+
+def test_a_solve_that_died_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = failing_starts(monkeypatch, EOFError(), times=0)
+    with pytest.raises(SolverCrashError, match="exit code 7"):
+        ChildSolver(dies)(resolved())
+    assert len(starts) == 1
+
+
+def failing_starts(monkeypatch: pytest.MonkeyPatch, raised: Exception, *, times: int) -> list[None]:
+    """Have the first starts of children fail; return the list that each start is added to."""
+    starts: list[None] = []
+    start = ForkServerProcess.start
+
+    def counted(process: ForkServerProcess) -> None:
+        starts.append(None)
+        if len(starts) <= times:
+            raise raised
+        start(process)
+
+    monkeypatch.setattr(ForkServerProcess, "start", counted)
+    return starts
+
+
+class DiesOnArrival:
+    """A solve whose first child ends as it unpickles what it is to do, so before it begins."""
+
+    def __init__(self, mark: str):
+        self.mark = mark
+
+    def __setstate__(self, state: dict[str, str]) -> None:
+        if not Path(state["mark"]).exists():
+            Path(state["mark"]).touch()
+            os._exit(9)
+        self.__dict__ |= state
+
+    def __call__(self, request: PlanRequest, on_progress: OnProgress) -> Plan:
+        return feasible_plan(request)

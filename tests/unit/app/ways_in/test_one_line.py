@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 import meshwright
@@ -124,6 +125,40 @@ def test_init_asks_for_what_is_missing(cli: Cli, monkeypatch: pytest.MonkeyPatch
     line = one_line.completed(LineOptions({}).of_model(""))
     assert (line.model, line.gpus, line.task, line.rate, line.ttft_p95) == ("qwen3-8b", "8xH100", "serve", "4", "1s")
     assert line.tpot_p95 is None and len(asked) == 8
+
+
+@pytest.mark.parametrize("answered", [(), ("qwen3-8b",), ("qwen3-8b", "8xH100"), ("qwen3-8b", "8xH100", "serve", "2000")])
+def test_the_end_of_input_at_any_question_ends_init(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, answered: tuple[str, ...]
+) -> None:
+    """Every prompt raises typer.Abort at Ctrl-D and Ctrl-C: whatever command asks, it was interrupted."""
+    from meshwright.app.cli.commands import one_line
+
+    answers = iter(answered)
+
+    def prompt(*_: object, **__: object) -> str:
+        found = next(answers, None)
+        if found is None:
+            raise typer.Abort
+        return found
+
+    terminal = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(one_line, "typer", SimpleNamespace(prompt=prompt))
+    monkeypatch.setattr(one_line, "sys", SimpleNamespace(stdin=terminal, stderr=terminal, stdout=sys.stdout))
+    assert cli("init") == 130
+    assert "interrupted" in cli.err and "internal error" not in cli.err
+
+
+def test_a_budget_out_of_reach_is_missed_in_money_and_advice_changes_it(cli: Cli) -> None:
+    line = ("plan", "qwen3-0.6b", "--gpus", "8xH100", "--batch", "64", "--seq", "2k", "--tokens", "3B", "--budget", "3")
+    assert cli(*line, "--no-store") == 1
+    assert " USD, allowed 3.00\n" in cli.out or " USD, allowed 3\n" in cli.out
+    assert "USD per million tokens" in cli.out
+    assert "takes" not in cli.out
+    advised = re.search(r"--tokens 3B --budget (\S+)", " ".join(cli.out.replace("\\\n", " ").split()))
+    assert advised is not None and float(advised[1]) > 3
+    assert "--set slo.max_cost" not in cli.out
+    assert cli(*line[:-1], advised[1], "--no-store") == 0
 
 
 def test_every_part_of_a_line_has_an_option_and_comes_from_it() -> None:
