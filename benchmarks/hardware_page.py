@@ -37,8 +37,9 @@ ratios of 16-bit peak and memory bandwidth, or, in the catalogue, a device of th
   sizes are left out. Collectives keep the source's share of the fabric, without its curves.
 - Outside the source's generation matrix products run at {MATRIX_SHARE:g} of the source's share of peak, attention at
   {ATTENTION_SHARE:g}.
-- A described device (`calibration: nearest`, the default) counts as of another generation, as does one whose data sheet is
-  more than 10% from that of the devices whose calibration it names.
+- A described device (`calibration: nearest`, the default) counts as of another generation.
+- A device whose data sheet is more than 10% from that of the devices whose calibration it names keeps their curves, with the
+  errors of another generation.
 
 Bands have these errors, or the source's own where they are larger:
 """

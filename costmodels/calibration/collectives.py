@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from meshwright.costmodels.calibration.calibration import calibration_key, document_in_force, is_measured
-from meshwright.costmodels.calibration.kernel_file import borrowed_collectives, borrowed_source
+from meshwright.costmodels.calibration.kernel_file import borrowed_collectives, borrowed_source, is_own
 from meshwright.costmodels.calibration.kernels import KernelError
 from meshwright.costmodels.errors import ClusterError
 
@@ -72,6 +72,8 @@ def collective_calibration(key: str) -> CollectiveCalibration:
     """The shipped calibration of a key, or the measured or borrowed one of a name; raises ClusterError when there is none."""
     if is_measured(key):
         return _measured(key)
+    if is_own(key):
+        return _shipped(calibration_key(key))
     return _shipped(key) if borrowed_source(key) is None else _borrowed(key)
 
 

@@ -104,10 +104,18 @@ def differs_from_its_calibration(device: Device, tolerance: float = 0.1) -> bool
     return bool(boards) and all(_distance(device, board) > math.log1p(tolerance) for board in boards)
 
 
+def is_own(name: str) -> bool:
+    """Return True of a calibration that a device names itself, whose figures are not those of its data sheet: other memory on
+    the same chip, say. Its curves hold, so that no figure of the device is a border beyond which all kernels are slower; what
+    they err by is not known any more."""
+    return borrowed_source(name) == calibration_key(name)
+
+
 def borrowed_kernels(name: str, source: KernelCalibration) -> KernelCalibration:
     """Kernels of a device that borrows a source's, each with the error of borrowing where that is larger."""
     errors = errors_of(name)
-    share = (1.0, 1.0) if errors is WITHIN_GENERATION else (MATRIX_SHARE, ATTENTION_SHARE)
+    share = (1.0, 1.0) if errors is WITHIN_GENERATION or is_own(name) else (MATRIX_SHARE, ATTENTION_SHARE)
+    kept = 1.0 if is_own(name) else 0.0
     basis = f"borrowed from {source.key}: {errors.basis}"
 
     def widened(fitted: Fitted[Any], error: tuple[float, float]) -> Fitted[Any]:
@@ -116,17 +124,17 @@ def borrowed_kernels(name: str, source: KernelCalibration) -> KernelCalibration:
 
     def gemm(fitted: Fitted[Any]) -> Fitted[Any]:
         curve = fitted.curve
-        plain = {field: 0.0 * getattr(curve, field) for field in ("size_correction", "wave_correction", "measured_correction")}
+        plain = {field: kept * getattr(curve, field) for field in ("size_correction", "wave_correction", "measured_correction")}
         slower = curve._replace(tile_efficiency=curve.tile_efficiency * share[0], **plain)
         return widened(replace(fitted, curve=slower), errors.matrix)
 
     def prefill(fitted: Fitted[Any]) -> Fitted[Any]:
         curve = fitted.curve
-        slower = curve._replace(peak_efficiency=curve.peak_efficiency * share[1], correction=0.0 * curve.correction)
+        slower = curve._replace(peak_efficiency=curve.peak_efficiency * share[1], correction=kept * curve.correction)
         return widened(replace(fitted, curve=slower), errors.attention)
 
     def decode(fitted: Fitted[Any]) -> Fitted[Any]:
-        plain = fitted.curve._replace(correction=0.0 * fitted.curve.correction)
+        plain = fitted.curve._replace(correction=kept * fitted.curve.correction)
         return widened(replace(fitted, curve=plain), errors.decode)
 
     return replace(

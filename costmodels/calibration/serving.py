@@ -10,7 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from meshwright.costmodels.calibration.calibration import calibration_key
-from meshwright.costmodels.calibration.kernel_file import borrowed_source, kernel_calibration, read_fitted
+from meshwright.costmodels.calibration.kernel_file import borrowed_source, is_own, kernel_calibration, read_fitted
 from meshwright.costmodels.calibration.kernels import Fitted, KernelError
 from meshwright.costmodels.curves.attention import DecodeCurve, PrefillCurve
 from meshwright.costmodels.curves.gemm import ExpertCurve
@@ -38,7 +38,7 @@ class ServingCalibration:
 def serving_calibration(key: str) -> ServingCalibration:
     """The shipped calibration of a key, also for a measured one's name, or a borrowed one; raises ClusterError when there is
     none."""
-    source = borrowed_source(key) or catalogue_source(calibration_key(key))
+    source = None if is_own(key) else borrowed_source(key) or catalogue_source(calibration_key(key))
     if source is not None:
         return _borrowed(calibration_key(key), source)
     key = calibration_key(key)

@@ -96,8 +96,9 @@ def predict_training(request: TrainingRequest, plan: Plan) -> Plan:
 class NeverWorse:
     """Tells ``listener`` of each moment of a part with the best plan and bound of all parts so far.
 
-    A plan counts where the part can make its record. The bound of a part is that of the whole where ``alone``: no other form
-    or arrangement may hold a faster plan. Else ``floor_s`` stands for it.
+    Steps of a part come on top of those of the parts before it. A plan counts where the part can make its record. The bound of
+    a part is that of the whole where ``alone``: no other form or arrangement may hold a faster plan. Else ``floor_s`` stands
+    for it.
     """
 
     listener: OnProgress
@@ -108,6 +109,7 @@ class NeverWorse:
 
     def __post_init__(self) -> None:
         self._bound_s = self.floor_s
+        self._before, self._done = 0, 0
 
     def __call__(self, progress: Progress) -> None:
         """Take note of a moment of a part, and tell it."""
@@ -120,7 +122,11 @@ class NeverWorse:
         if self.alone and progress.bound is not None:
             self._bound_s = max(self._bound_s, progress.bound)
         bound_s = self._bound_s if self.best_s is None else min(self._bound_s, self.best_s)
-        self.listener(replace(progress, best=self.best_s, bound=bound_s, incumbent=self.incumbent))
+        if progress.done < self._done:
+            self._before += self._done
+        self._done = progress.done
+        steps = {"done": self._before + progress.done, "total": self._before + progress.total}
+        self.listener(replace(progress, **steps, best=self.best_s, bound=bound_s, incumbent=self.incumbent))
 
 
 # The price of a plan's risk: the same request solved at another chance to run out of memory.

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.laws import every_value, learning, other_kind
+from tests.laws import every_value, growth, learning, other_kind
 
-LAWS = {"learning": learning.LAW, "every_value": every_value.LAW, "other_kind": other_kind.LAW}
+LAWS = {"growth": growth.LAW, "learning": learning.LAW, "every_value": every_value.LAW, "other_kind": other_kind.LAW}

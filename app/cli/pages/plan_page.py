@@ -183,6 +183,7 @@ def _feasible(
             *([plain(_money(plan))] if request.objective is Objective.COST else []),
             *([] if (run := run_in_words(plan, request)) is None else [plain(run)]),
             plain(certificate_in_words(plan, request)),
+            *_idle(plan, request),
             *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
             *([plain(operators_in_words(plan.certificate), style="dim")] if full and plan.certificate.operator_solvers else []),
         ),
@@ -195,6 +196,16 @@ def _feasible(
     if breakdown is not None:
         parts.append(_time(breakdown))
     return [*parts, *beside_the_plan(plan, request, next_step, full=full)]
+
+
+def _idle(plan: Plan, request: PlanRequest) -> list[Text]:
+    """The devices that a plan of training leaves idle, where it does: those after the ones that it uses."""
+    of_all = request.cluster.n_devices
+    if not isinstance(request, TrainingRequest) or plan.devices == of_all or request.search.idle_groups:
+        return []
+    per_node = request.cluster.groups[0].node.devices_per_node
+    unit, size = ("devices", 1) if plan.devices % per_node else ("nodes", per_node)
+    return [plain(f"Uses the first {plan.devices // size:,} of {of_all // size:,} {unit}; the others are idle.")]
 
 
 def _speeds(plan: Plan, request: PlanRequest, at_asked: Predicted | None) -> list[Text]:

@@ -572,10 +572,12 @@ class TrainingCosts(RowCosting):
             return replace(table, waiting=ratio)
         waits = self.waiting_of(candidate)
         extra_s, step_s, sends_s = table.extra_s, table.step_s, table.boundary_s * choice.chunks
+        parts = table.parts
         if choice.traits.sends is SendTiming.UNDER_OTHER_CHUNKS:
             sends_s = max(0.0, sends_s - self.hidden_sends_s(candidate, kind))
             fill_s = (mesh.pp - 1) * table.boundary_s
             extra_s, step_s = _plus_first(extra_s, fill_s), step_s + fill_s
+            parts = replace(parts, fill_s=fill_s)
         beside_s = 0.0
         if choice.traits.sends is SendTiming.UNDER_OTHER_MICROBATCHES:
             # What a stage waits for is on its way while it runs micro-batches that it took on more than 1F1B does.
@@ -586,7 +588,7 @@ class TrainingCosts(RowCosting):
             held = table.parts.gradients_bytes / (shards if candidate.zero_stage == 1 else 1)
             link = group_topology(self.request.cluster, n=n_copies(choice.schedule), stride=mesh.between_copies)
             extra_s = extra_s + np.asarray(collective_s(Collective.ALL_REDUCE, held, link), np.float64)
-        return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s)
+        return replace(table, extra_s=extra_s, step_s=step_s, boundary_s=sends_s, waiting=waits, beside_s=beside_s, parts=parts)
 
     def waiting_of(self, candidate: Candidate) -> float:
         """Return the wait of a candidate's schedule of whole sequences over that of 1F1B."""

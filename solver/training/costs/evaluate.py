@@ -118,6 +118,7 @@ class StageParts:
     moves_s, host_activation_bytes   [mode, layer]: time of moving activations that nothing hides, and their bytes
     slice_gradients_bytes            [layer]: gradients of keys and values that wait for earlier slices, of one micro-batch
     beside_state_bytes               [layer]: what an implementation keeps beside the training state (`bytes_beside_state`)
+    fill_s                           once a step: sends by which a pipeline of several parts a rank fills up, in `extra_s`
     """
 
     weights_bytes: FloatArray
@@ -142,6 +143,7 @@ class StageParts:
     nvme_capacity_bytes: float
     slice_gradients_bytes: FloatArray
     beside_state_bytes: FloatArray
+    fill_s: float = 0.0
 
 
 _TIMED_BY_LAYER = ("compute_s", "tp_comm_s", "cp_comm_s", "dp_comm_s", "ep_comm_s")
@@ -446,8 +448,8 @@ def rank_breakdown(decision: Decision, cost: DecisionCost, tables: Sequence[Stag
         recompute_s=m * (rerun if spans[0].recompute is not Recompute.NONE else 0.0),
         tp_comm_s=m * tp,
         cp_comm_s=m * cp,
-        pp_comm_s=m * stage.sends_s,
-        dp_comm_s=m * dp + stage.extra_s - optimizer,
+        pp_comm_s=m * stage.sends_s + parts.fill_s,
+        dp_comm_s=m * dp + max(0.0, stage.extra_s - optimizer - parts.fill_s),
         bubble_s=max(0.0, cost.step_time_s - m * stage.time_s - stage.extra_s),
         optimizer_s=optimizer,
         ep_comm_s=m * ep,

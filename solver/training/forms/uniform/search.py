@@ -17,6 +17,7 @@ from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Sharding, compute_bound_s, evaluate_decision
 from meshwright.solver.training.forms.uniform.device_orders import best_arrangement, other_arrangements
+from meshwright.solver.training.forms.uniform.idle_nodes import with_idle_nodes
 from meshwright.solver.training.forms.uniform.launchable_inside import (
     SHARE,
     Inside,
@@ -49,13 +50,14 @@ def refuse_uniform(request: TrainingRequest) -> None:
 
 
 def best_uniform(request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
-    """Return the best plan of equal pipelines on all devices, or the reason why there is none."""
+    """Return the best plan of equal pipelines on all devices, or on fewer whole nodes, or the reason why there is none."""
     assert given is None, "equal pipelines are searched first"
     costs = TrainingCosts(request)
     inside = _inside(request, costs, stop=stop, progress=progress)
     own = _plan_in_given_order(request, costs, inside, stop=stop, progress=progress)
     others = other_arrangements(request)
-    return best_arrangement(request, own, others, stop=stop, progress=progress)
+    arranged = best_arrangement(request, own, others, stop=stop, progress=progress)
+    return with_idle_nodes(request, costs, arranged, stop=stop, progress=progress)
 
 
 def _inside(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress) -> Inside | None:

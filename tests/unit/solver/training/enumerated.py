@@ -28,10 +28,10 @@ class Enumerated:
 
 
 def enumerated(request: TrainingRequest) -> Enumerated:
-    """The least of every plan of the request's space: in every arrangement of the node groups that it leaves open, of replicas
-    by node group and of stages that differ where it asks for them."""
+    """The least of every plan of the request's space: in every arrangement of the node groups that it leaves open, on each
+    smaller number of nodes of a single one, of replicas by node group and of stages that differ where it asks for them."""
     least_s, n_plans = math.inf, 0.0
-    for cluster in every_arrangement(request):
+    for cluster in (*every_arrangement(request), *fewer_nodes(request)):
         found = least_step(replace(request, cluster=cluster))
         least_s, n_plans = min(least_s, found.least_s), n_plans + found.n_plans
     if request.search.stage_degrees is StageDegrees.ANY:
@@ -56,6 +56,14 @@ def every_arrangement(request: TrainingRequest) -> Iterator[Cluster]:
         orders = itertools.permutations(used) if search.group_order is GroupOrder.ANY else [used]
         for groups in orders if used else []:
             yield replace(cluster, groups=tuple(groups))
+
+
+def fewer_nodes(request: TrainingRequest) -> list[Cluster]:
+    """The cluster with each smaller number of nodes, of one node group whose devices must not all have work."""
+    search, (group, *others) = request.search, request.cluster.groups
+    if others or search.idle_groups or search.system is not None:
+        return []
+    return [replace(request.cluster, groups=(replace(group, nodes=nodes),)) for nodes in range(1, group.nodes)]
 
 
 def every_part(request: TrainingRequest) -> Iterator[TrainingRequest]:

@@ -84,9 +84,9 @@ def _energy_j(request: TrainingRequest, priced: Priced) -> float:
 def least_of_each(whole: TrainingRequest) -> dict[Objective, float | None]:
     """The least of each objective among all plans of all parts; None where none meets the SLO."""
     plans = list(every_plan(whole))
-    n_devices = whole.cluster.n_devices
+    a_node = whole.cluster.groups[0].node.devices_per_node
     return {
-        Objective.STEP_TIME: min((plan.step_s for plan in plans if plan.devices == n_devices), default=None),
+        Objective.STEP_TIME: min((plan.step_s for plan in plans if plan.devices % a_node == 0), default=None),
         Objective.DEVICES: min((float(plan.devices) for plan in plans), default=None),
         Objective.COST: min((plan.usd for plan in plans), default=None),
         Objective.ENERGY: min((plan.energy_j for plan in plans), default=None),

@@ -36,7 +36,8 @@ def stagewise_requests(count: int) -> Iterator[TrainingRequest]:
                 offload_activations=(),
                 tp_overlap=(),
             )
-            cluster = replace(request.cluster, groups=(NodeGroup("nodes", node, 2),))
+            # Of one group a node would be left idle: these models are too small for two.
+            cluster = replace(request.cluster, groups=(NodeGroup("nodes", node, 1), NodeGroup("others", node, 1)))
             yield replace(request, cluster=cluster, search=search)
 
 
@@ -45,7 +46,7 @@ def mixed_requests(count: int) -> Iterator[TrainingRequest]:
     fabric and has other memory, in this order or the other; every second request lets them stand in any order."""
     for seed, request in enumerate(stagewise_requests(count)):
         rng = np.random.default_rng(seed)
-        (group,) = request.cluster.groups
+        group = request.cluster.groups[0]
         node, device = group.node, group.node.device
         slower = replace(
             device,

@@ -48,6 +48,7 @@ from meshwright.solver.verify.check import check
 from meshwright.solver.verify.training.constraints import _is_like
 from meshwright.solver.verify.violation import Rule
 from tests.support.requests_given import resolved
+from tests.unit.solver.training.enumerated import fewer_nodes
 from tests.unit.solver.training.every_plan import every_fitting_plan
 from tests.unit.solver.training.instances import random_request
 from tests.unit.solver.training.shares import unequal_requests
@@ -388,9 +389,11 @@ def drawn(rng: np.random.Generator, plans: Sequence[Named], model: ModelGraph) -
 def test_plans_are_the_best_that_keep_them(seed: int) -> None:
     """Compared with every plan of a small request: under each kind by itself, and under several."""
     request, rng = random_request(seed), np.random.default_rng(seed)
-    plans, names = list(every_named_plan(request)), request.model.layers
+    whole, names = list(every_named_plan(request)), request.model.layers
+    smaller = [replace(request, cluster=part) for part in fewer_nodes(request)]
+    plans = [*whole, *(plan for part in smaller for plan in every_named_plan(part))]
     for _ in range(4):
-        kinds = list(drawn(rng, plans, request.model))
+        kinds = list(drawn(rng, whole, request.model))
         for constraints in [*([kind] for kind in kinds), kinds, [kinds[3], kinds[2]]]:
             kept = [plan.step_s for plan in plans if all(plan.keeps(each, names) for each in constraints)]
             plan = planned(with_constraints(request, *constraints))

@@ -195,9 +195,12 @@ def test_progress_never_goes_back() -> None:
 
 
 def test_a_batch_that_nothing_divides_is_said_so() -> None:
-    # 37 nodes: more stages than layers, or 37 replicas, which a batch of 7 does not have.
+    # 37 nodes: more stages than layers, or 37 replicas, which a batch of 7 does not have. Of two groups no node is left idle.
     search = Search(tp=(1, 2, 4, 8), cp=(1,))
-    reason = plan_of(llama_8b(37, workload=TrainingWorkload("training", 7, 8192), search=search)).reason
+    asked = llama_8b(workload=TrainingWorkload("training", 7, 8192), search=search)
+    (group,) = asked.cluster.groups
+    groups = (replace(group, nodes=36), replace(group, name="one", nodes=1))
+    reason = plan_of(replace(asked, cluster=replace(asked.cluster, groups=groups))).reason
     assert reason is not None
     assert reason.constraint == "divisibility"
     assert reason.message.endswith("the request restricts search.tp, search.cp")
