@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from meshwright.app.launching.parts.flag import Flag, FlagTable, GivenFlag, count, truth
+from meshwright.app.launching.parts.flag import Flag, FlagTable, GivenFlag, ParsedCommand, ShortNames, count, truth
 from meshwright.app.launching.parts.launch_files import config_of, words_of_config
 from meshwright.app.launching.parts.start import Start
 from meshwright.costmodels.errors import InvalidInputError
@@ -216,7 +216,11 @@ HF_TRAINER = FlagTable(
         "model-init-kwargs": "how weights are loaded",
         "peft": "adapters",
     },
+    short_names=ShortNames.OF_A_SCRIPT,
 )
+
+_OF_A_FILE = replace(HF_TRAINER, short_names=ShortNames.NONE)
+"""The same by whole names alone, as files have them."""
 
 
 # A run by its arguments.
@@ -309,7 +313,8 @@ def trainer_run(start: Start, launcher: Launcher = Launcher.HF_TRAINER) -> Train
     settings, words = _settings(start, launcher)
     fsdp = settings.get("fsdp_config")
     of_file = {name: value for name, value in settings.items() if name != "fsdp_config" or not isinstance(value, Mapping)}
-    read = HF_TRAINER.read([*words_of_config(of_file), *words])
+    named, own = _OF_A_FILE.read(words_of_config(of_file)), HF_TRAINER.read(words)
+    read = ParsedCommand({**named.fields, **own.fields}, (*named.given, *own.given), (*named.words, *own.words))
     arguments = TrainerArguments(**read.fields)
     if arguments.fsdp_config is not None:
         fsdp = _named_config(arguments.fsdp_config, start)

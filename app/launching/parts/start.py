@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.app.launching.parts.flag import Flag, FlagTable, count
+from meshwright.app.launching.parts.flag import Flag, FlagTable, ShortNames, count
 from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -76,6 +76,7 @@ TORCHRUN = FlagTable(
         **dict.fromkeys(("rdzv-conf", "local-ranks-filter", "role", "tee", "log-dir", "max-restarts", "redirects"), True),
         **dict.fromkeys(("standalone", "module", "m", "no-python"), False),
     },
+    short_names=ShortNames.ARGPARSE,
 )
 
 
@@ -97,6 +98,7 @@ DEEPSPEED_RUNNER = FlagTable(
         **dict.fromkeys(("launcher-args", "node-rank", "save-pid", "ssh-port", "bind-core-list", "min-elastic-nodes"), True),
         **dict.fromkeys(("module", "no-python", "no-local-rank", "no-ssh", "force-multi", "bind-cores-to-rank"), False),
     },
+    short_names=ShortNames.ARGPARSE,
 )
 
 

@@ -279,7 +279,7 @@ def _server(launcher: Launcher, before: Sequence[str], own: Sequence[str], files
     table = FLAGS[engine]
     read = table.read(own)
     named = read.fields.get("config_file")
-    notes = _of_pools(own)
+    notes = _of_pools(read)
     text = None if named is None else files.named(named)
     if named is not None and text is None:
         notes = (f"{named} was not given, and what it says is not in the figures: give it by --with", *notes)
@@ -302,7 +302,8 @@ def _settings(text: str, named: str, table: FlagTable) -> list[str]:
     words: list[str] = []
     for name, value in document.items():
         flag = str(name).replace("_", "-")
-        known = table.by_name.get(flag)
+        names = table.whole_names(f"--{flag}")
+        known = table.by_name.get(names[0]) if len(names) == 1 else None
         if isinstance(value, bool) and (known is None or known.read is None):
             words += [f"--{flag}"] if value else []
         elif isinstance(value, Mapping) and known is not None:
@@ -317,7 +318,7 @@ _POOLS = frozenset(
 )
 
 
-def _of_pools(own: Sequence[str]) -> tuple[str, ...]:
-    if _POOLS & {word.partition("=")[0].lstrip("-").replace("_", "-") for word in own}:
+def _of_pools(read: ParsedCommand) -> tuple[str, ...]:
+    if any(flag.table_name in _POOLS for flag in read.given):
         return ("this is one server of several that share prompts and answers: it is priced as one that answers alone",)
     return ()
