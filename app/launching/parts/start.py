@@ -112,6 +112,7 @@ class Start:
     environment  variables that are set for it
     files        files that were given with the command
     document     the configuration, of a file that was given without a command
+    program      the last of the words that start it, or its script; nothing of a document alone
     """
 
     words: Sequence[str] = ()
@@ -120,6 +121,7 @@ class Start:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: LaunchFiles = NO_FILES
     document: Mapping[str, Any] | None = None
+    program: str = ""
 
 
 # The ranks that a run is started with: by torchrun, by DeepSpeed's launcher, or by a variable.

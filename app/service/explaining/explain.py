@@ -252,9 +252,17 @@ def explained(asked: ReadCommand) -> Explanation:
     )
     if isinstance(stated, StatedTraining):
         assert isinstance(request, TrainingRequest), "a training command asks a training request"
+        found = replace(found, not_counted=stated.not_counted, none_better=_none_better(stated))
         return _trained(found, request, stated)
     assert isinstance(request, ServingRequest), "the command of a server asks a serving request"
     return _served(found, request, stated)
+
+
+def _none_better(stated: StatedTraining) -> str:
+    """Why no better command is searched for: it would start another program, or what is not counted may decide."""
+    if stated.of_program:
+        return f"a command of {stated.launcher.value} would start another program than {stated.of_program}"
+    return "what is not counted may decide" if stated.not_counted else ""
 
 
 def _trained(found: Explanation, request: TrainingRequest, stated: StatedTraining) -> Explanation:
@@ -326,7 +334,12 @@ def with_measured(found: Explanation, asked: ReadCommand, figures: Sequence[Meas
 
 
 def with_better(found: Explanation, solve: Solve) -> Explanation:
-    """Return the explanation with the best plan of the request and launcher where it is better than the command's."""
+    """Return the explanation with the best plan of the request and launcher where it is better than the command's.
+
+    The same explanation where a better command would start another kind of run.
+    """
+    if found.none_better:
+        return found
     request = found.open_request or found.request
     plan = solve(request)
     if not plan.feasible:
