@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.app.base.solving import predict_here
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
+from meshwright.app.launching.launchers.hugging_face import SHARDED_IN_FOUR_BITS
 from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
 from meshwright.app.launching.parts.serving import degrees
 from meshwright.app.launching.parts.stated import Stated, StatedServer, StatedTraining
@@ -37,6 +38,8 @@ from meshwright.app.service.explaining.slow import measured_answer
 from meshwright.app.service.explaining.training_plan import broken_rules as broken_training_rules
 from meshwright.app.service.explaining.training_plan import training_plan
 from meshwright.costmodels.errors import ExportError, InvalidInputError
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
+from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.units import DType
@@ -46,6 +49,7 @@ from meshwright.solver.api import cache_room
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
+from meshwright.solver.verify.violation import number_violations
 
 # The request that a launch command is measured against: its model, the devices and the load, which options say.
 
@@ -272,6 +276,12 @@ def _trained(found: Explanation, request: TrainingRequest, stated: StatedTrainin
     plan = training_plan(request, stated)
     at_load = replace(request, slo=Slo())
     predicted = predict_here(at_load, plan)
+    wrong = next(number_violations(predicted), None)
+    if wrong is not None:
+        raise InvalidInputError("no cost model covers this command", given=str(wrong), allowed="figures that are not negative")
+    adapter = request.workload.adapter
+    if adapter is not None and adapter.base_format is BaseFormat.NF4 and stated.zero_stage == MAX_ZERO_STAGE:
+        found = replace(found, notes=(*found.notes, SHARDED_IN_FOUR_BITS))
     judged = predicted if request.slo == Slo() else predict_here(request, plan)
     return replace(found, plan=predicted, reason=predicted.reason or judged.reason, at_load=at_load)
 
