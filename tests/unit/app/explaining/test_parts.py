@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.app.base.solving import predict_here, solve_here
 from meshwright.app.launching.parts.launch_files import NO_FILES
+from meshwright.app.requests.one_line import request_of_line
 from meshwright.app.requests.options import OneLine
 from meshwright.app.service.explaining.explain import asked_of, explained
 from meshwright.app.service.explaining.explanation import Verdict
@@ -17,6 +19,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.layouts import Uniform
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.verify import Rule
+from meshwright.solver.verify.check import check
 from meshwright.solver.verify.violation import number_violations
 from tests.support.flat_plans import flat, with_fields
 from tests.unit.app.explaining.resolving import resolve
@@ -52,7 +55,7 @@ def _require_parts(plan: Plan) -> None:
     assert sum(times_s) == pytest.approx(step_s)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.sampled_from(list(BACKENDS)),
     st.sampled_from(FORMATS),
@@ -111,3 +114,33 @@ def test_the_checker_refuses_a_part_below_zero() -> None:
         if part.name not in CORRECTIONS:
             changed = with_fields(found.plan, stages=(replace(stage, memory=replace(stage.memory, **{part.name: -1.0})),))
             assert Rule.NUMBERS in {violation.rule for violation in number_violations(changed)}, part.name
+
+
+LINES = (
+    OneLine("llama-3.1-8b", gpus="8xH100", batch="64", seq="4096"),
+    OneLine("llama-3.1-8b", gpus="8xH100", batch="64", seq="4096", lora="16"),
+    OneLine("qwen3-32b", gpus="8xRTX4090", batch="64", seq="4096", qlora="16"),
+    OneLine("llama-3.1-70b", gpus="8xH100", batch="32", seq="4096", qlora="16"),
+    OneLine("llama-3.1-8b", gpus="2x8xH100", isl="1000", osl="100", rate="2"),
+)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.model} {line.gpus} {line.qlora or line.lora or ''}")
+def test_parts_of_a_plan_and_of_its_prediction_are_positive_and_add_up(line: OneLine) -> None:
+    request = resolve(request_of_line(line))
+    plan = solve_here(request)
+    assert plan.feasible
+    for each in (plan, predict_here(request, plan)):
+        assert not list(number_violations(each))
+        if request.workload.kind == "training":
+            _require_parts(each)
+    assert not check(plan, request)
+
+
+def test_packed_weights_fit_where_plain_ones_do_not() -> None:
+    packed, plain = (
+        solve_here(resolve(request_of_line(replace(LINES[2], qlora=qlora, lora=lora))))
+        for qlora, lora in (("16", None), (None, "16"))
+    )
+    assert packed.feasible
+    assert not plain.feasible
