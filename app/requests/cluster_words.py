@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -37,6 +38,7 @@ from meshwright.app.requests.hardware_words import (
 )
 from meshwright.costmodels.cluster.cluster import UNSTATED_NETWORK, Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import ClusterError
+from meshwright.costmodels.hardware import node_types
 
 LONGEST = 400
 """Characters that the words of a cluster may have."""
@@ -108,6 +110,7 @@ class _Counts:
     nodes_last      nodes were said behind the devices
     in_brackets     nodes were said in brackets
     are_racks       nodes were said to be racks
+    behind_colon    devices were said as Slurm does, h100:8, of each node or in all
     """
 
     nodes: int | None = None
@@ -119,6 +122,7 @@ class _Counts:
     nodes_last: bool = False
     in_brackets: bool = False
     are_racks: bool = False
+    behind_colon: bool = False
 
     @property
     def is_none(self) -> bool:
@@ -138,6 +142,11 @@ class _Counts:
         if what == "nodes" and known is None:
             self.nodes_last = self.devices is not None
         setattr(self, what, number)
+
+    def of_each(self) -> None:
+        """Take the devices for those of each node, as Slurm and Kubernetes mean them ("gpu:h100:8 on 4 nodes")."""
+        if self.devices is not None and self.per_node is None and self.nodes is not None:
+            self.per_node, self.devices = self.devices, None
 
 
 _THINGS = {
@@ -319,13 +328,17 @@ _GRES = re.compile(r"^\s*(?:--?(?:gres|gpus(?:-per-node)?)[=\s]\s*)?(?:(?:nvidia
 def _sayings(part: str, text: str, own: Mapping[str, NodeType]) -> list[_Saying]:
     """Return the sayings of words between plus signs: clauses with names of their own, each with the clauses around it."""
     words, at, network = re.sub(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))", "", part).partition("@")
-    words = re.sub(r"\bpair\s+of\b", "2", _GRES.sub("", words.replace("⟦", " ")), flags=re.IGNORECASE)
+    words, gres = _GRES.subn("", words.replace("⟦", " "))
+    words = re.sub(r"\bpair\s+of\b", "2", words, flags=re.IGNORECASE)
     for sign, plain in _CJK.items():
         words = words.replace(sign, plain)
     names = names_in(words, own)
     if not names:
         raise _no_name(words, text, own)
-    return [_saying(clauses, of, network if at else None, text) for clauses, of in _by_name(words, names)]
+    sayings = [_saying(clauses, of, network if at else None, text) for clauses, of in _by_name(words, names)]
+    if gres:
+        sayings[0].counts.of_each()
+    return sayings
 
 
 def _no_name(words: str, text: str, own: Mapping[str, NodeType]) -> ClusterError:
@@ -561,9 +574,14 @@ def _counts(tokens: list[_Token], hardware: Hardware, text: str) -> _Counts:
         elif what:
             depth = letters.count("B", 0, place) - letters.count("b", 0, place)
             counts.in_brackets |= depth > 0 and what == "nodes"
+            counts.behind_colon |= what == "named" and "C" in letters[place : found.end()]
             last = tokens[found.end() - 1].words.casefold()
             name = letters.find("G", place, found.end())
             is_device = hardware.is_device if name < 0 else bool(tokens[name].number)
+            says_devices = bool({"D", "W"} & set(letters[place : found.end()]))
+            if what == "named" and not is_device and not says_devices:
+                _require_one_meaning(numbers[0], hardware.node, text)
+            is_device |= says_devices and what != "named nodes"
             _note(counts, what, numbers, is_device=is_device, is_each=is_each_next, is_plural=last.endswith("s"))
             is_each_next = what == "nodes of" or (is_each_next and not numbers)
         place = found.end()
@@ -576,6 +594,27 @@ def _counts(tokens: list[_Token], hardware: Hardware, text: str) -> _Counts:
             "'meshwright hardware add'",
         )
     return counts
+
+
+def _require_one_meaning(number: int, node: NodeType, text: str) -> None:
+    """Refuse as many as a node has devices before words for a node type, as in "8x HGX H100": nodes or devices may be meant.
+
+    Names of machines (a DGX, a cloud's), and of node types as the catalogue writes them, are those of nodes.
+    """
+    per_node = node.devices_per_node
+    is_machine = "dgx" in text.casefold() or node.name not in _catalogue_nodes() or node.name in text
+    if number == per_node > 1 and not is_machine:
+        raise ClusterError(
+            "nodes, or devices?",
+            given=text,
+            allowed=f"nodes of {per_node} devices, or devices",
+            remedy=f"say {number} nodes of {node.name} ({number * per_node} devices), or {number} {node.device.name}",
+        )
+
+
+@cache
+def _catalogue_nodes() -> frozenset[str]:
+    return frozenset(node.name for node in node_types())
 
 
 def _note(counts: _Counts, what: str, numbers: list[int], *, is_device: bool, is_each: bool, is_plural: bool) -> None:
@@ -690,16 +729,13 @@ def _of_each(saying: _Saying, nodes: int, devices: int) -> int:
     counts, whole = saying.counts, saying.hardware.node.devices_per_node
     if nodes == 1:
         return devices
-    if devices <= whole and not counts.is_total:
+    if devices <= whole and (not counts.is_total or counts.behind_colon):
+        if counts.is_total:
+            raise _each_or_all(saying, nodes, devices)
         if not counts.nodes_last or (devices == whole and not counts.in_brackets):
             return devices
         if devices == whole or not counts.in_brackets:
-            raise ClusterError(
-                "devices of each node, or of all?",
-                given=saying.words,
-                allowed=EXAMPLES,
-                remedy=f"say {nodes}x{devices}x{saying.name}, or {devices} {saying.name} across {nodes} nodes",
-            )
+            raise _each_or_all(saying, nodes, devices)
     if devices % nodes:
         raise ClusterError(
             "equal nodes can not have so many devices",
@@ -708,6 +744,15 @@ def _of_each(saying: _Saying, nodes: int, devices: int) -> int:
             remedy="say the nodes that differ one by one: 8xH100 + 4xH100",
         )
     return devices // nodes
+
+
+def _each_or_all(saying: _Saying, nodes: int, devices: int) -> ClusterError:
+    return ClusterError(
+        "devices of each node, or of all?",
+        given=saying.words,
+        allowed=EXAMPLES,
+        remedy=f"say {nodes}x{devices}x{saying.name}, or {devices} {saying.name} across {nodes} nodes",
+    )
 
 
 def _left_of(saying: _Saying, left: int) -> NodeType:

@@ -136,11 +136,25 @@ def names_in(text: str, own: Mapping[str, NodeType] = MappingProxyType({})) -> l
         by_key = {_key(name): means for name, means in known.items()}
         for match in pattern.finditer(text):
             if not any(match.start(1) < place.stop and place.start < match.end(1) for place in taken):
-                said = Named(match.start(1), match.end(1), by_key[_key(match[1])], match[1])
+                said = Named(match.start(1), match.end(1), _meant(match[1], by_key[_key(match[1])]), match[1])
                 # The plural's letter belongs to the name.
                 found.append(replace(said, end=match.end()))
                 taken.append(range(match.start(1), match.end()))
     return sorted(found, key=lambda each: each.start)
+
+
+_SOCKET = re.compile(r"[\s_-]*(?:oam|sxm[2-6]?)$", re.IGNORECASE)
+
+
+def _meant(words: str, means: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
+    """Return what a name means: a device and the form of its board are the device, though a node type may have that name.
+
+    As the catalogue writes it, it is the node type: ``mi300x-oam``.
+    """
+    device, found = _SOCKET.subn("", words)
+    boards = _lexicon_by_key().get(_key(device), ()) if found else ()
+    is_board = [each.node for each in boards if each.is_device] == [each.node for each in means]
+    return boards if is_board and words not in [each.node.name for each in means] else means
 
 
 def _slice_of(match: re.Match[str]) -> NodeType:
@@ -175,6 +189,11 @@ def _lexicon() -> Mapping[str, tuple[Hardware, ...]]:
         known[name] = () if node is None else (Hardware(node, True),)
     known |= {also: known[name] for also, name in _ALSO.items()}
     return known | {name: tuple(known[each][0] for each in several) for name, several in _SEVERAL.items()}
+
+
+@cache
+def _lexicon_by_key() -> Mapping[str, tuple[Hardware, ...]]:
+    return {_key(name): means for name, means in _lexicon().items()}
 
 
 @cache

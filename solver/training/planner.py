@@ -125,8 +125,9 @@ class NeverWorse:
         if progress.done < self._done:
             self._before += self._done
         self._done = progress.done
-        steps = {"done": self._before + progress.done, "total": self._before + progress.total}
-        self.listener(replace(progress, **steps, best=self.best_s, bound=bound_s, incumbent=self.incumbent))
+        done, total = self._before + progress.done, self._before + progress.total
+        told = replace(progress, done=done, total=total, best=self.best_s, bound=bound_s, incumbent=self.incumbent)
+        self.listener(told)
 
 
 # The price of a plan's risk: the same request solved at another chance to run out of memory.

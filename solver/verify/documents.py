@@ -229,6 +229,11 @@ def _packed_bytes(block: Block, request: TrainingRequest) -> float:
     return _PACKED_BYTES * sum(rows * columns for rows, columns in sides)
 
 
+def _spared_bytes(block: Block, request: TrainingRequest) -> float:
+    """Bytes of a block's packed weights in the working format, less those that they take."""
+    return sum(packed_elements(block, request)) * request.workload.precision.size_bytes - _packed_bytes(block, request)
+
+
 def _packed_sides(block: Block, request: TrainingRequest) -> list[tuple[int, int]]:
     adapter = request.workload.adapter
     if adapter is None or adapter.base_format.value == "working":
@@ -251,21 +256,22 @@ def adapted_state(plan: PipelinePlan, request: TrainingRequest, stage: Stage) ->
     weights = gradients = states = 0.0
     for span in stage.blocks:
         block = request.model.block(span.block)
-        adapters, packed = adapter_elements(block, request), sum(packed_elements(block, request))
-        spared = packed * request.workload.precision.size_bytes - _packed_bytes(block, request)
+        adapters = adapter_elements(block, request)
+        spared = _spared_bytes(block, request)
         weights += span.count * adapters * 4.0 / (ranks if stage.zero_stage == 3 else 1)
-        weights -= span.count * spared
+        weights -= span.count * spared / (ranks if stage.zero_stage == 3 else 1)
         gradients += span.count * adapters * 4.0 / (ranks if stage.zero_stage >= 2 else 1)
         states += span.count * adapters * 8.0 / (ranks if stage.zero_stage >= 1 else 1)
     return {Rule.WEIGHTS: weights, Rule.GRADIENTS: gradients, Rule.OPTIMIZER: states}
 
 
 def adapted_transient_bytes(request: TrainingRequest, block: Block, stage: Stage, *, shared: float) -> float:
-    """Least bytes of a layer's state that are whole while it runs: under ZeRO-3 its frozen weights and its adapters with their
-    gradients, else its widest weight unpacked or summed with its adapter."""
+    """Least bytes of a layer's state that are whole while it runs: under ZeRO-3 its frozen weights as they lie and its adapters
+    with their gradients, else its widest weight unpacked or summed with its adapter."""
     size = request.workload.precision.size_bytes
     if stage.zero_stage == 3:
-        return shared * size + adapter_elements(block, request) * 2.0 * DType.FP32.size_bytes
+        gathered = shared * size - _spared_bytes(block, request)
+        return gathered + adapter_elements(block, request) * 2.0 * DType.FP32.size_bytes
     adapter, widest = request.workload.adapter, max((rows * columns for rows, columns in _sides(block, request)), default=0)
     # The adapter of the widest as a matrix, and its sum with the weight, of which DoRA takes the norm.
     summed = 2 * widest if adapter is not None and adapter.kind.value == "dora" else 0
@@ -280,7 +286,7 @@ def adapter_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
     launcher = request.search.launcher
     if request.search.space is not Space.LAUNCHABLE or not (launcher in TRAINERS and TRAINERS[launcher].adapters):
         yield Violation(Rule.LAUNCHER, "request.search.launcher", f"{launcher.value} trains no adapters")
-    allowed = (0, 3) if adapter.base_format.value == "working" else (0,)
+    allowed = (0,) if adapter.base_format.value == "int8" else (0, 3)
     for index, stage in enumerate(plan.stages):
         where = f"plan.stages[{index}]"
         if stage.zero_stage not in allowed:

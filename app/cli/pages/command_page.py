@@ -48,10 +48,14 @@ def print_explanation(console: Console, found: Explanation) -> None:
     groups = " + ".join(f"{group.nodes} x {group.node.name}" for group in found.request.cluster.groups)
     devices = counted(found.request.cluster.n_devices, "device")
     console.print(plain(f"{found.request.model.name} by {found.launcher.value} on {groups} ({devices})", style="bold"))
-    parts: list[RenderableType] = [plain(words, style=style)]
+    counted_words = f"{words}, by what is counted" if found.not_counted else words
+    parts: list[RenderableType] = [plain(counted_words, style=style)]
     parts += [_indented(problem) for problem in found.problems]
     if found.reason is not None:
         parts.append(_indented(found.reason.message))
+    if found.not_counted:
+        parts.append(plain("Not counted, so the run takes more time and memory:", style="bold"))
+        parts += [_indented(part) for part in found.not_counted]
     measured = measured_parts(found)
     for part in (Group(*parts), *_figures(found), *measured, *_better(found), *_flags(found.given), *_notes(found)):
         console.print()
@@ -91,6 +95,8 @@ def _layout(plan: Plan | None) -> list[RenderableType]:
 
 
 def _better(found: Explanation) -> list[RenderableType]:
+    if found.none_better:
+        return [plain(f"No better command is looked for: {found.none_better}.")]
     if found.better is None:
         return [plain("No better plan of this launcher was found.")] if found.searched else []
     better = found.better

@@ -262,7 +262,7 @@ def read_run(start: Start) -> StatedTraining:
     first = next(iter(script), "")
     if program.endswith("train.py") and first.endswith((".yaml", ".yml")):
         launcher = Launcher.LLAMA_FACTORY
-    trainer = trainer_run(replace(start, words=script, document=None), launcher)
+    trainer = trainer_run(replace(start, words=script, document=None, program=program), launcher)
     return _stated(read, trainer, start, trainer.launcher if trainer.launcher in ADAPTED else Launcher.ACCELERATE)
 
 
@@ -436,6 +436,7 @@ def _by_pytorch(
         given=(*given, *trainer.given),
         environment=start.environment,
         notes=(*_notes(keys, trainer, is_sharded=is_sharded), *trainer.notes),
+        not_counted=trainer.not_counted,
         problems=_problems(keys),
         model=trainer.arguments.model,
         world=start.world,

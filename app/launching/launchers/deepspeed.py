@@ -392,6 +392,7 @@ def stated_by_keys(document: Mapping[str, Any], trainer: TrainerRun, start: Star
         given=(*read.given, *trainer.given),
         environment=start.environment,
         notes=(*_notes(keys, trainer), *trainer.notes),
+        not_counted=trainer.not_counted,
         problems=_problems(keys, microbatch, accumulation, start.world, tp * pp),
         model=trainer.arguments.model,
         world=start.world,

@@ -15,6 +15,7 @@ from meshwright.app.launching.launchers.deepspeed import NVME_PATH, ds_config
 from meshwright.app.launching.parts.command import PORT, ShellVariable, Words, devices_per_node, flag, node_assumptions
 from meshwright.app.launching.parts.implemented import not_as_stated
 from meshwright.app.launching.parts.launchable import recompute_mode
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
 from meshwright.costmodels.model.adapter import Adapter, BaseFormat
 from meshwright.costmodels.model.formats import MatmulRecipe, SavedFormat
 from meshwright.costmodels.units import DType
@@ -214,6 +215,12 @@ def lost(plan: PipelinePlan, workload: TrainingWorkload, launcher: Launcher) -> 
     return (*said, *stated)
 
 
+SHARDED_IN_FOUR_BITS = (
+    "weights of four bits lie in the working format's storage (bnb_4bit_quant_storage), without which they are no shards; the "
+    "constants of their blocks count as shards, too"
+)
+
+
 def assumptions(plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...]:
     """Return what is taken for granted of the nodes, the state and drives."""
     said = list(node_assumptions(request, plan.devices))
@@ -228,6 +235,8 @@ def assumptions(plan: PipelinePlan, request: TrainingRequest) -> tuple[str, ...]
             "modules have the names of Llama's; lora_alpha, twice the rank, is a stand-in, and there is no dropout; adapters "
             "are kept in fp32 (PEFT's autocast_adapter_dtype)"
         )
+        if workload.adapter.base_format is BaseFormat.NF4 and plan.stages[0].zero_stage == MAX_ZERO_STAGE:
+            said.append(SHARDED_IN_FOUR_BITS)
     elif workload.precision is not DType.FP32 and backend_of(plan) is not Backend.DEEPSPEED:
         said.append(
             f"weights are kept in fp32, and computed with in {workload.precision.value}: 16 bytes a parameter where 18 are "

@@ -11,7 +11,7 @@ from typing import Any
 from meshwright.app.base.quoting import yaml_text
 from meshwright.app.launching.parts.command import command_text, flag, node_assumptions, torchrun
 from meshwright.app.launching.parts.export import Export
-from meshwright.app.launching.parts.flag import Flag, FlagTable, ParsedCommand, count, truth
+from meshwright.app.launching.parts.flag import Flag, FlagTable, ParsedCommand, ShortNames, count, truth
 from meshwright.app.launching.parts.implemented import not_as_stated
 from meshwright.app.launching.parts.launch_files import config_of, words_of_config
 from meshwright.app.launching.parts.launchable import recompute_differs, recompute_mode
@@ -103,6 +103,7 @@ NANOTRON = FlagTable(
         **dict.fromkeys(("general", "model", "tokens", "optimizer", "checkpoints", "logging", "metrics-logging"), ""),
         **dict.fromkeys(("tokenizer", "lighteval", "profiler", "s3-upload"), ""),
     },
+    short_names=ShortNames.ARGPARSE,
 )
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from meshwright.app.base.digits import is_digits
 from meshwright.app.launching.launchers.megatron_lm import MegatronFlags, stated_by_flags
-from meshwright.app.launching.parts.flag import Flag, FlagTable, count, share, truth
+from meshwright.app.launching.parts.flag import Flag, FlagTable, ParsedCommand, count, share, truth
 from meshwright.app.launching.parts.launch_files import config_of, words_of_config
+from meshwright.app.launching.parts.methods import method_of, not_counted
 from meshwright.app.launching.parts.start import Start
 from meshwright.app.launching.parts.stated import StatedTraining, stated_modules
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload
@@ -59,6 +60,8 @@ class RecipeKeys:
     weights_on_host: bool | None = None
     state_on_host: bool | None = None
     sharded_state: bool | None = None
+    answers: int | None = None
+    estimator: str | None = None
 
 
 _ACTOR, _OF_MEGATRON, _OF_FSDP = (
@@ -130,6 +133,8 @@ RECIPES = FlagTable(
             count,
         ),
         Flag(("data.train-batch-size",), "whole_batch", count),
+        Flag(("actor-rollout-ref.rollout.n",), "answers", count),
+        Flag(("algorithm.adv-estimator",), "estimator", str),
         Flag(
             (
                 *("policy.max-total-sequence-length", "data.max-length", "model.encoder-seq-length", "model.seq-length"),
@@ -374,6 +379,10 @@ def read_recipe(start: Start, launcher: Launcher = Launcher.MEGATRON_LM) -> Stat
     is_megatron = _is_megatron(keys, document)
     tp, pp, cp = keys.tp or 1, keys.pp or 1, (keys.cp or 1) * (keys.ulysses or 1)
     chunks = (keys.virtual or 1) if pp > 1 else 1
+    by_verl = _is_of_verl(start, document, read)
+    if by_verl and not is_megatron and keys.recomputes is None:
+        # hf_model.yaml and sft_trainer.yaml, enable_gradient_checkpointing.
+        keys = replace(keys, recomputes=True)
     recompute, stages, unpriced = _recompute(keys)
     world = start.world or (None if keys.devices is None else keys.devices * (keys.nodes or 1))
     offload = _offload(keys)
@@ -396,7 +405,7 @@ def read_recipe(start: Start, launcher: Launcher = Launcher.MEGATRON_LM) -> Stat
         chunks=chunks,
         schedule=None if pp == 1 else (Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B).value,
         microbatch=keys.microbatch,
-        global_batch=keys.global_batch or keys.whole_batch,
+        global_batch=_global_batch(keys),
         seq_len=keys.seq_len or ((keys.prompt or 0) + (keys.response or 0) or None),
         zero_stage=(1 if keys.sharded_state is not False else 0) if is_megatron else 3,
         shard_ranks=keys.shard_ranks,
@@ -405,7 +414,34 @@ def read_recipe(start: Start, launcher: Launcher = Launcher.MEGATRON_LM) -> Stat
         stages=stages,
         offload=offload,
         workload={"precision": _FORMATS.get((keys.precision or "bf16").casefold(), DType.BF16).value},
+        not_counted=not_counted(_method(start, document, keys, by_verl=by_verl)),
+        of_program=_program(document, launcher, by_verl=by_verl),
     )
+
+
+def _is_of_verl(start: Start, document: Mapping[str, Any], read: ParsedCommand) -> bool:
+    own = any(flag.table_name.startswith("actor-rollout-ref.") for flag in read.given)
+    return own or "actor_rollout_ref" in document or start.program.startswith(("verl.", "recipe.dapo"))
+
+
+def _global_batch(keys: RecipeKeys) -> int | None:
+    """Sequences of an update: of verl its mini-batch of prompts, each with as many answers as it draws (fsdp_workers.py)."""
+    prompts = keys.global_batch or keys.whole_batch
+    return None if prompts is None else prompts * (keys.answers or 1)
+
+
+def _method(start: Start, document: Mapping[str, Any], keys: RecipeKeys, *, by_verl: bool) -> str | None:
+    """The method by how answers are judged, the program's name, or the sections of a file: NeMo-RL's, or verl's of an actor."""
+    sections = [name for name in ("grpo", "dpo") if name in document]
+    is_rl = by_verl and ("actor_rollout_ref" in document or not start.program or "sft" not in start.program)
+    return method_of(keys.estimator, start.program, *sections) or ("ppo" if is_rl else None)
+
+
+def _program(document: Mapping[str, Any], launcher: Launcher, *, by_verl: bool) -> str:
+    """The framework of a recipe, whose command is not that of the launcher that it is priced by."""
+    if launcher is Launcher.MEGATRON_BRIDGE:
+        return ""
+    return "verl" if by_verl else "NeMo-RL" if "policy" in document else "NeMo"
 
 
 def _named(start: Start) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from meshwright.app.launching.parts.command import ShellVariable, Words, command_text, flag
 from meshwright.app.launching.parts.export import Export, ReplicaEngine, ServerGroup, ServerPools
-from meshwright.app.launching.parts.flag import Flag, FlagTable, cache, count, share, working
+from meshwright.app.launching.parts.flag import Flag, FlagTable, ShortNames, cache, count, share, working
 from meshwright.app.launching.parts.served import (
     balancer_words,
     checkpoint,
@@ -147,6 +147,7 @@ SGLANG = FlagTable(
             *("disable-custom-all-reduce", "enable-hierarchical-cache"),
         )
     ),
+    short_names=ShortNames.ARGPARSE,
 )
 
 

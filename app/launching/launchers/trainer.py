@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from meshwright.app.launching.parts.flag import Flag, FlagTable, GivenFlag, count, truth
+from meshwright.app.launching.parts.flag import Flag, FlagTable, GivenFlag, ParsedCommand, ShortNames, count, truth
 from meshwright.app.launching.parts.launch_files import config_of, words_of_config
+from meshwright.app.launching.parts.methods import method_of, not_counted
 from meshwright.app.launching.parts.start import Start
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.memory.training_state import Optimizer
@@ -49,6 +50,7 @@ class TrainerArguments:
     liger: bool | None = None
     settings_file: str | None = None
     accelerate_file: str | None = None
+    method: str | None = None
     fsdp_version: int | None = None
     replicate: int | None = None
     shard: int | None = None
@@ -124,6 +126,8 @@ HF_TRAINER = FlagTable(
         Flag(("use-liger-kernel",), "liger", truth, optional=True),
         Flag(("config",), "settings_file", str),
         Flag(("accelerate-config",), "accelerate_file", str),
+        # LLaMA-Factory's and Axolotl's keys.
+        Flag(("stage", "rl"), "method", str),
     ),
     harmless={
         **dict.fromkeys(("output-dir", "dataset-name", "dataset", "data-path", "train-file", "validation-file"), True),
@@ -131,7 +135,7 @@ HF_TRAINER = FlagTable(
         **dict.fromkeys(("warmup-steps", "weight-decay", "adam-beta1", "adam-beta2", "adam-epsilon", "max-grad-norm"), True),
         **dict.fromkeys(("logging-steps", "logging-dir", "save-steps", "save-strategy", "save-total-limit"), True),
         **dict.fromkeys(("eval-strategy", "evaluation-strategy", "eval-steps", "report-to", "run-name", "seed"), True),
-        **dict.fromkeys(("per-device-eval-batch-size", "dataset-config-name", "cache-dir", "template", "stage"), True),
+        **dict.fromkeys(("per-device-eval-batch-size", "dataset-config-name", "cache-dir", "template"), True),
         **dict.fromkeys(("dataset-dir", "tokenizer-name", "config-name", "hub-model-id"), True),
         **dict.fromkeys(("logging-strategy", "local-rank", "preprocessing-num-workers", "dataset-text-field"), True),
         **dict.fromkeys(("dataloader-num-workers", "trust-remote-code", "do-train", "do-eval", "overwrite-output-dir"), True),
@@ -216,7 +220,11 @@ HF_TRAINER = FlagTable(
         "model-init-kwargs": "how weights are loaded",
         "peft": "adapters",
     },
+    short_names=ShortNames.OF_A_SCRIPT,
 )
+
+_OF_A_FILE = replace(HF_TRAINER, short_names=ShortNames.NONE)
+"""The same by whole names alone, as files have them."""
 
 
 # A run by its arguments.
@@ -256,6 +264,7 @@ class TrainerRun:
     optimizer    None where none is named
     fsdp         keys of FSDP's configuration, where the arguments hold one
     adapter      ``workload.adapter`` of a request; None where all weights are trained
+    not_counted  parts of the run that no figure counts
     """
 
     arguments: TrainerArguments
@@ -265,6 +274,7 @@ class TrainerRun:
     launcher: Launcher = Launcher.HF_TRAINER
     fsdp: Mapping[str, Any] = field(default_factory=dict)
     adapter: Mapping[str, Any] | None = None
+    not_counted: tuple[str, ...] = ()
 
     @property
     def is_trainer(self) -> bool:
@@ -309,7 +319,8 @@ def trainer_run(start: Start, launcher: Launcher = Launcher.HF_TRAINER) -> Train
     settings, words = _settings(start, launcher)
     fsdp = settings.get("fsdp_config")
     of_file = {name: value for name, value in settings.items() if name != "fsdp_config" or not isinstance(value, Mapping)}
-    read = HF_TRAINER.read([*words_of_config(of_file), *words])
+    named, own = _OF_A_FILE.read(words_of_config(of_file)), HF_TRAINER.read(words)
+    read = ParsedCommand({**named.fields, **own.fields}, (*named.given, *own.given), (*named.words, *own.words))
     arguments = TrainerArguments(**read.fields)
     if arguments.fsdp_config is not None:
         fsdp = _named_config(arguments.fsdp_config, start)
@@ -332,6 +343,7 @@ def trainer_run(start: Start, launcher: Launcher = Launcher.HF_TRAINER) -> Train
         launcher,
         {name if name.startswith(_PREFIX) else _PREFIX + name: value for name, value in (fsdp or {}).items()},
         _adapter(arguments) if has_adapter else None,
+        not_counted(method_of(arguments.method, start.program)),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from meshwright.app.launching.parts.command import ShellVariable, Words, command_text, flag
 from meshwright.app.launching.parts.export import Export, ReplicaEngine, ServerGroup, ServerPools
-from meshwright.app.launching.parts.flag import Flag, FlagTable, cache, count, share, working
+from meshwright.app.launching.parts.flag import Flag, FlagTable, ShortNames, cache, count, share, working
 from meshwright.app.launching.parts.served import (
     balancer_words,
     checkpoint,
@@ -163,6 +163,7 @@ VLLM = FlagTable(
             *("async-scheduling", "no-async-scheduling", "data-parallel-hybrid-lb"),
         )
     ),
+    short_names=ShortNames.ARGPARSE,
 )
 
 

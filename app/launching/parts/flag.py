@@ -6,7 +6,7 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -62,8 +62,9 @@ class GivenFlag:
     """A flag as a command gives it.
 
     name, value   as they are written
-    why           what it changes, of one that is not priced
+    why           what it changes, of one that is not priced; what it is short for, of one that is cut short
     field         what it says, of one that is read, and ``meaning`` the value of that
+    whole         its name in the table, of one that is cut short
     """
 
     name: str
@@ -72,6 +73,12 @@ class GivenFlag:
     why: str = ""
     field: str = ""
     meaning: Any = None
+    whole: str = ""
+
+    @property
+    def table_name(self) -> str:
+        """The name that tables have it by."""
+        return self.whole or _name(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,17 @@ class ParsedCommand:
     words: tuple[str, ...]
 
 
+class ShortNames(StrEnum):
+    """The names that a launcher's parser takes for a flag beside its own."""
+
+    NONE = "none"
+    """Whole names alone, as click, Hydra and argparse without abbreviations take them."""
+    ARGPARSE = "argparse"
+    """The beginning of one name. One that several begin with is refused."""
+    OF_A_SCRIPT = "of a script"
+    """The same of a script with flags of its own: one that several names of the table begin with may be the script's."""
+
+
 @dataclass(frozen=True)
 class FlagTable:
     """The flags of a launcher.
@@ -92,6 +110,7 @@ class FlagTable:
     not_priced   others that may, each with what it changes
     switches     those of ``not_priced`` that take no value
     sections     beginnings of the names of others, up to a dot: what they change, or nothing
+    short_names  what its parser does with names that are cut short
     """
 
     flags: tuple[Flag, ...]
@@ -99,6 +118,7 @@ class FlagTable:
     not_priced: Mapping[str, str] = field(default_factory=dict)
     switches: frozenset[str] = frozenset()
     sections: Mapping[str, str] = field(default_factory=dict)
+    short_names: ShortNames = ShortNames.NONE
 
     @cached_property
     def by_name(self) -> Mapping[str, Flag]:
@@ -117,10 +137,33 @@ class FlagTable:
         """Return every spelling of the flags that say a field."""
         return tuple(name for each in self.flags if each.field == said for name in each.names)
 
+    @cached_property
+    def _long_names(self) -> tuple[str, ...]:
+        """Names that may be cut short: those behind two hyphens, without a section."""
+        every = (*self.by_name, *self.harmless, *self.not_priced)
+        return tuple(name for name in every if len(name) > _SHORT and "." not in name)
+
+    def whole_names(self, written: str) -> tuple[str, ...]:
+        """Return the name of a flag as it is written, else the names that it may be cut short of: the first of each flag.
+
+        Nothing where the table has no such flag, or its launcher takes no names that are cut short.
+        """
+        name = _name(written)
+        if name in self.by_name or name in self.harmless or name in self.not_priced:
+            return (name,)
+        if self.short_names is ShortNames.NONE or not written.startswith("--") or not name:
+            return ()
+        found: dict[Flag | str, str] = {}
+        for each in self._long_names:
+            if each.startswith(name):
+                found.setdefault(self.by_name.get(each, each), each)
+        return tuple(found.values())
+
     def read(self, words: Sequence[str]) -> ParsedCommand:
         """Return what the words of a command say; the last of several of one flag holds.
 
-        Raises InvalidInputError for a flag without its value, or with one that the launcher would refuse.
+        Raises InvalidInputError for a flag without its value, with one that the launcher would refuse, or cut so short that it
+        could be several.
         """
         fields: dict[str, Any] = {}
         given: list[GivenFlag] = []
@@ -132,22 +175,44 @@ class FlagTable:
                 left.append(word)
                 continue
             written, has_value, value = word.partition("=")
-            name = written.lstrip("-").replace("_", "-")
+            name, said = self._named(written)
+            whole = name if name != _name(written) else ""
             known = self.by_name.get(name)
             text = value if has_value else self._value_after(name, known, rest)
             if known is None:
-                given.append(self._aside(written, name, text))
+                aside = self._aside(written, name, text)
+                given.append(replace(aside, why="; ".join(filter(None, (said, aside.why))), whole=whole))
                 continue
             if known.read is not None and text is None and not known.optional:
                 raise InvalidInputError(f"the launch flag --{name} has no value")
             if known.read is not None and not known.is_name and text is not None and _SHELL.search(text):
                 why = "a shell fills in its value; taken as not given"
-                given.append(GivenFlag(written, text, Standing.NOT_PRICED, why))
+                given.append(GivenFlag(written, text, Standing.NOT_PRICED, why, whole=whole))
                 continue
             value_of = known.means if known.read is None or text is None else _value(name, text, known.read)
             fields[known.field] = value_of
-            given.append(GivenFlag(written, text, Standing.READ, field=known.field, meaning=value_of))
+            given.append(GivenFlag(written, text, Standing.READ, said, known.field, value_of, whole))
         return ParsedCommand(fields, tuple(given), tuple(left))
+
+    def _named(self, written: str) -> tuple[str, str]:
+        """Return the name of a flag, and what is to be said of one that is cut short.
+
+        Raises InvalidInputError where the launcher would refuse it since it could be several.
+        """
+        name, names = _name(written), self.whole_names(written)
+        if names in ((), (name,)):
+            return name, ""
+        if len(names) == 1:
+            return names[0], f"short for --{names[0]}"
+        if self.short_names is ShortNames.OF_A_SCRIPT:
+            # Nothing is lost where all are harmless.
+            return name, "" if set(names) <= self.harmless.keys() else f"it may be short for any of {_listed(names)}"
+        raise InvalidInputError(
+            f"the launch flag --{name} is cut so short that it could be several",
+            given=written,
+            allowed=_listed(names),
+            remedy="write its whole name",
+        )
 
     def _value_after(self, name: str, known: Flag | None, rest: deque[str]) -> str | None:
         """Take the value of a flag from the words behind it; None where it has none."""
@@ -185,6 +250,19 @@ def words_of(command: str) -> list[str]:
         return shlex.split(command.replace("\\\n", " "))
     except ValueError as error:
         raise InvalidInputError(f"the launch command can't be read: {error}") from None
+
+
+_SHORT = 3
+"""Letters of names that stand behind one hyphen, as ``-tp``."""
+
+
+def _name(written: str) -> str:
+    """Return the name of a flag as tables have it."""
+    return written.lstrip("-").replace("_", "-")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)
 
 
 def _is_flag(word: str) -> bool:

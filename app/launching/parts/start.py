@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.app.base.digits import is_digits
-from meshwright.app.launching.parts.flag import Flag, FlagTable, count
+from meshwright.app.launching.parts.flag import Flag, FlagTable, ShortNames, count
 from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -77,6 +77,7 @@ TORCHRUN = FlagTable(
         **dict.fromkeys(("rdzv-conf", "local-ranks-filter", "role", "tee", "log-dir", "max-restarts", "redirects"), True),
         **dict.fromkeys(("standalone", "module", "m", "no-python"), False),
     },
+    short_names=ShortNames.ARGPARSE,
 )
 
 
@@ -98,6 +99,7 @@ DEEPSPEED_RUNNER = FlagTable(
         **dict.fromkeys(("launcher-args", "node-rank", "save-pid", "ssh-port", "bind-core-list", "min-elastic-nodes"), True),
         **dict.fromkeys(("module", "no-python", "no-local-rank", "no-ssh", "force-multi", "bind-cores-to-rank"), False),
     },
+    short_names=ShortNames.ARGPARSE,
 )
 
 
@@ -111,6 +113,7 @@ class Start:
     environment  variables that are set for it
     files        files that were given with the command
     document     the configuration, of a file that was given without a command
+    program      the last of the words that start it, or its script; nothing of a document alone
     """
 
     words: Sequence[str] = ()
@@ -119,6 +122,7 @@ class Start:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: LaunchFiles = NO_FILES
     document: Mapping[str, Any] | None = None
+    program: str = ""
 
 
 # The ranks that a run is started with: by torchrun, by DeepSpeed's launcher, or by a variable.

@@ -58,6 +58,8 @@ class StatedTraining:
     workload            fields of the request's workload
     loaders             the ranks that read the checkpoint into host memory first
     problems            rules of the launcher that it breaks, whatever the model and the devices are
+    not_counted         parts of the run that no figure counts
+    of_program          the program that trains so, where it is not the launcher's own
     """
 
     launcher: Launcher
@@ -95,6 +97,8 @@ class StatedTraining:
     offload: Offload = NOTHING_OFFLOADED
     workload: Mapping[str, Any] = field(default_factory=dict)
     loaders: Loaders = Loaders.NONE
+    not_counted: tuple[str, ...] = ()
+    of_program: str = ""
 
 
 Stated = StatedServer | StatedTraining

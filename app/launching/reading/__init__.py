@@ -133,7 +133,7 @@ def read_command(text: str, files: LaunchFiles = NO_FILES) -> Stated:
 def _start(program: _LaunchedProgram, script: Script, files: LaunchFiles) -> Start:
     environment = {**script.variables, **assigned(program.before)}
     world = world_of_starter(program.before, environment) or (None if script.job is None else script.job.ranks)
-    return Start(program.own, program.before, world, environment, files)
+    return Start(program.own, program.before, world, environment, files, program=program.name)
 
 
 def _trained(launcher: Launcher, start: Start) -> StatedTraining:
@@ -193,11 +193,12 @@ def _is_megatron_recipe(document: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _LaunchedProgram:
-    """A launcher with the words before it and its own."""
+    """A launcher with the words before it and its own; its name is the last of the words that start it, or its script."""
 
     launcher: Launcher
     before: Sequence[str]
     own: Sequence[str]
+    name: str
 
 
 def _recipe_of(words: Sequence[str]) -> _LaunchedProgram | None:
@@ -208,7 +209,7 @@ def _recipe_of(words: Sequence[str]) -> _LaunchedProgram | None:
             if place is not None:
                 # What stands before the keys of a recipe is all in front of it, its own name too.
                 end = place + len(start)
-                return _LaunchedProgram(launcher, words[:end], words[end:])
+                return _LaunchedProgram(launcher, words[:end], words[end:], words[end - 1])
     return None
 
 
@@ -218,21 +219,21 @@ def _program_of(words: Sequence[str], files: LaunchFiles) -> _LaunchedProgram | 
         for start in starts:
             place = _place_of(start, words)
             if place is not None:
-                return _LaunchedProgram(launcher, words[:place], words[place + len(start) :])
+                return _LaunchedProgram(launcher, words[:place], words[place + len(start) :], start[-1])
     script = _place_of_script(words)
     if script is None:
         return None
-    before, own = words[:script], words[script + 1 :]
+    before, own, name = words[:script], words[script + 1 :], words[script]
     if nemo.script_of_nemo(words[script], files) is not None:
-        return _LaunchedProgram(Launcher.NEMO, before, words[script:])
+        return _LaunchedProgram(Launcher.NEMO, before, words[script:], name)
     names = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in own if word.startswith("--")}
     for launcher, each in TRAINING.items():
         if names & each.arguments:
-            return _LaunchedProgram(launcher, before, own)
+            return _LaunchedProgram(launcher, before, own, name)
     by_file = _launcher_of_settings(own, files)
     if by_file is not None:
-        return _LaunchedProgram(by_file, before, own)
-    return _LaunchedProgram(Launcher.DEEPSPEED, before, own) if _place_of(("deepspeed",), before) is not None else None
+        return _LaunchedProgram(by_file, before, own, name)
+    return _LaunchedProgram(Launcher.DEEPSPEED, before, own, name) if _place_of(("deepspeed",), before) is not None else None
 
 
 def _place_of_script(words: Sequence[str]) -> int | None:
@@ -279,7 +280,7 @@ def _server(launcher: Launcher, before: Sequence[str], own: Sequence[str], files
     table = FLAGS[engine]
     read = table.read(own)
     named = read.fields.get("config_file")
-    notes = _of_pools(own)
+    notes = _of_pools(read)
     text = None if named is None else files.named(named)
     if named is not None and text is None:
         notes = (f"{named} was not given, and what it says is not in the figures: give it by --with", *notes)
@@ -302,7 +303,8 @@ def _settings(text: str, named: str, table: FlagTable) -> list[str]:
     words: list[str] = []
     for name, value in document.items():
         flag = str(name).replace("_", "-")
-        known = table.by_name.get(flag)
+        names = table.whole_names(f"--{flag}")
+        known = table.by_name.get(names[0]) if len(names) == 1 else None
         if isinstance(value, bool) and (known is None or known.read is None):
             words += [f"--{flag}"] if value else []
         elif isinstance(value, Mapping) and known is not None:
@@ -317,7 +319,7 @@ _POOLS = frozenset(
 )
 
 
-def _of_pools(own: Sequence[str]) -> tuple[str, ...]:
-    if _POOLS & {word.partition("=")[0].lstrip("-").replace("_", "-") for word in own}:
+def _of_pools(read: ParsedCommand) -> tuple[str, ...]:
+    if any(flag.table_name in _POOLS for flag in read.given):
         return ("this is one server of several that share prompts and answers: it is priced as one that answers alone",)
     return ()

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright.app.base.solving import predict_here
 from meshwright.app.launching.exporters import export
 from meshwright.app.launching.exporters.launch import commands
+from meshwright.app.launching.launchers.hugging_face import SHARDED_IN_FOUR_BITS
 from meshwright.app.launching.parts.launch_files import NO_FILES, LaunchFiles
 from meshwright.app.launching.parts.serving import degrees
 from meshwright.app.launching.parts.stated import Stated, StatedServer, StatedTraining
@@ -37,6 +38,8 @@ from meshwright.app.service.explaining.slow import measured_answer
 from meshwright.app.service.explaining.training_plan import broken_rules as broken_training_rules
 from meshwright.app.service.explaining.training_plan import training_plan
 from meshwright.costmodels.errors import ExportError, InvalidInputError
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
+from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.units import DType
@@ -46,6 +49,7 @@ from meshwright.solver.api import cache_room
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.launchers.table import SERVERS
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
+from meshwright.solver.verify.violation import number_violations
 
 # The request that a launch command is measured against: its model, the devices and the load, which options say.
 
@@ -252,9 +256,17 @@ def explained(asked: ReadCommand) -> Explanation:
     )
     if isinstance(stated, StatedTraining):
         assert isinstance(request, TrainingRequest), "a training command asks a training request"
+        found = replace(found, not_counted=stated.not_counted, none_better=_none_better(stated))
         return _trained(found, request, stated)
     assert isinstance(request, ServingRequest), "the command of a server asks a serving request"
     return _served(found, request, stated)
+
+
+def _none_better(stated: StatedTraining) -> str:
+    """Why no better command is searched for: it would start another program, or what is not counted may decide."""
+    if stated.of_program:
+        return f"a command of {stated.launcher.value} would start another program than {stated.of_program}"
+    return "what is not counted may decide" if stated.not_counted else ""
 
 
 def _trained(found: Explanation, request: TrainingRequest, stated: StatedTraining) -> Explanation:
@@ -264,6 +276,12 @@ def _trained(found: Explanation, request: TrainingRequest, stated: StatedTrainin
     plan = training_plan(request, stated)
     at_load = replace(request, slo=Slo())
     predicted = predict_here(at_load, plan)
+    wrong = next(number_violations(predicted), None)
+    if wrong is not None:
+        raise InvalidInputError("no cost model covers this command", given=str(wrong), allowed="figures that are not negative")
+    adapter = request.workload.adapter
+    if adapter is not None and adapter.base_format is BaseFormat.NF4 and stated.zero_stage == MAX_ZERO_STAGE:
+        found = replace(found, notes=(*found.notes, SHARDED_IN_FOUR_BITS))
     judged = predicted if request.slo == Slo() else predict_here(request, plan)
     return replace(found, plan=predicted, reason=predicted.reason or judged.reason, at_load=at_load)
 
@@ -326,7 +344,12 @@ def with_measured(found: Explanation, asked: ReadCommand, figures: Sequence[Meas
 
 
 def with_better(found: Explanation, solve: Solve) -> Explanation:
-    """Return the explanation with the best plan of the request and launcher where it is better than the command's."""
+    """Return the explanation with the best plan of the request and launcher where it is better than the command's.
+
+    The same explanation where a better command would start another kind of run.
+    """
+    if found.none_better:
+        return found
     request = found.open_request or found.request
     plan = solve(request)
     if not plan.feasible:

@@ -68,6 +68,8 @@ class Explanation:
     open_request  what a better plan is searched for, where flags of the command alone decide a part of the request
     at_load    the request that the plan's figures are of: without targets, on what the command fills of the devices
     measured   what was measured, beside the plan's figures; None where nothing was
+    not_counted  parts of the run that no figure counts: it takes more time and memory
+    none_better  why no better command is searched for; nothing where one is
     """
 
     launcher: Launcher
@@ -84,6 +86,8 @@ class Explanation:
     open_request: PlanRequest | None = None
     at_load: PlanRequest | None = None
     measured: MeasuredAnswer | None = None
+    not_counted: tuple[str, ...] = ()
+    none_better: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -116,7 +120,17 @@ def _by_field(flags: Sequence[GivenFlag]) -> Mapping[str, GivenFlag]:
     return {flag.field: flag for flag in flags if flag.standing is Standing.READ and flag.field not in _NAMES}
 
 
-_NAMES = ("model", "config_file", "deepspeed_config", "deepspeed_file", "fsdp_config", "settings_file", "accelerate_file")
+_NAMES = (
+    "model",
+    "config_file",
+    "deepspeed_config",
+    "deepspeed_file",
+    "fsdp_config",
+    "settings_file",
+    "accelerate_file",
+    "method",
+    "estimator",
+)
 """Fields that name things, whose keys are told one by one, and are no choice."""
 
 
@@ -148,6 +162,7 @@ def explanation_document(found: Explanation) -> dict[str, Any]:
             {"flag": flag.name, "value": flag.value, "standing": flag.standing.value, "why": flag.why} for flag in found.given
         ],
         "notes": list(found.notes),
+        "not_counted": list(found.not_counted),
         "problems": list(found.problems),
         "reason": None if found.reason is None else to_document(Reason, found.reason),
         "plan": _plan(found.plan),

@@ -119,7 +119,7 @@ def measured_answer(
     answer = MeasuredAnswer(compared, ())
     if answer.is_as_predicted:
         return answer
-    flags = frozenset(flag.name.lstrip("-") for flag in stated.given)
+    flags = frozenset(flag.table_name for flag in stated.given)
     if isinstance(request, TrainingRequest):
         assert isinstance(stated, StatedTraining), "a training command asks a training request"
         found = _ranked(TRAINING_CAUSES, TrainingCase(request, stated, plan), compared, flags)

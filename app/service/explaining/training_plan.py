@@ -10,6 +10,8 @@ from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.evidence.training.prediction import CostedRun, fastest_sharding, launchers_spans, with_some_layers
 from meshwright.app.launching.parts.stated import Loaders, StatedTraining
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.memory.training_state import MAX_ZERO_STAGE
+from meshwright.costmodels.model.adapter import BaseFormat
 from meshwright.costmodels.model.dims import EXPERTS, HEADS, KV_HEADS, SEQ
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.plan import Plan
@@ -71,6 +73,9 @@ def _of_model(request: TrainingRequest, stated: StatedTraining) -> Iterator[str]
         yield f"experts beside tp {stated.tp} need sequence parallelism"
     if stated.sequence_parallel and request.workload.seq_len % stated.tp:
         yield f"sequences of {request.workload.seq_len} tokens do not divide by tp {stated.tp}"
+    adapter = request.workload.adapter
+    if adapter is not None and adapter.base_format is BaseFormat.INT8 and stated.zero_stage == MAX_ZERO_STAGE:
+        yield "weights in int8 are no shards: of packed weights those of four bits go with ZeRO-3 and FSDP"
     if stated.zero_stage > facts.max_zero_with_pipeline and stated.pp > 1:
         yield f"ZeRO-{stated.zero_stage} does not go with a pipeline"
     layers = sum(1 for name in request.model.layers if is_layer(request.model.block(name)))

@@ -263,8 +263,15 @@ class RowCosting(CandidateSettings):
         travelling = shared if candidate.zero_stage == 3 else trained
         if workload.adapter is not None:
             names = [self.block_names[block] for block in of_row]
-            beside_frozen = adapter_parameters(shared, adapter_rates(self.request, names))
-            sync = adapter_sync(candidate.zero_stage, shared, beside_frozen, beside, workload)
+            rates = adapter_rates(self.request, names)
+            sync = adapter_sync(
+                candidate.zero_stage,
+                shared,
+                adapter_parameters(shared, rates),
+                beside,
+                workload,
+                spared_bytes=rates.spared_bytes,
+            )
         elif implementation.reduction is GradientReduction.OVERLAPPED or candidate.zero_stage > 1 or not travelling:
             sync = state_sync(candidate.zero_stage, travelling, beside, workload)
         elif mean_stage is None:

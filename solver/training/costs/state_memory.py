@@ -10,7 +10,13 @@ import numpy.typing as npt
 
 from meshwright.costmodels.cluster.cluster import Device, GroupTopology
 from meshwright.costmodels.kernels.compute import matrices_of, memory_bound_s, orthogonalization_s
-from meshwright.costmodels.memory.training_state import Optimizer, Tier, optimizer_traffic_bytes, state_bytes_per_parameter
+from meshwright.costmodels.memory.training_state import (
+    MAX_ZERO_STAGE,
+    Optimizer,
+    Tier,
+    optimizer_traffic_bytes,
+    state_bytes_per_parameter,
+)
 from meshwright.costmodels.model.adapter import ADAPTER_DTYPE
 from meshwright.costmodels.model.implementation import FrozenWeights, GradientReduction, Implementation, TrainedWeights
 from meshwright.costmodels.model.operators import parameters
@@ -118,14 +124,16 @@ def adapter_sync(
     adapters: Sequence[SharedParameters],
     costs: FloatArray,
     workload: TrainingWorkload,
+    *,
+    spared_bytes: FloatArray,
 ) -> StateSync:
     """Communication of ZeRO 0 and 3 beside frozen weights, ``shared``: only ``adapters`` have gradients, and frozen weights
-    travel where they are sharded."""
+    travel where they are sharded, without the bytes that packing takes off each."""
     of_adapters = replace(workload, precision=ADAPTER_DTYPE, gradient_dtype=ADAPTER_DTYPE)
     shared, adapters = ([share for share in shares if share.group.n > 1] for shares in (shared, adapters))
     if zero_stage == 0 or not shared:
         return state_sync(0, adapters, costs, of_adapters)
-    size, of_adapter = workload.precision.size_bytes, ADAPTER_DTYPE.size_bytes
+    size, of_adapter = workload.precision.size_bytes - spared_bytes, ADAPTER_DTYPE.size_bytes
     frozen, trained = (np.sum([share.parameters for share in shares], axis=0) for shares in (shared, adapters))
     forward_s = costs[:, Criterion.FORWARD_S]
     backward_s = costs[:, Criterion.TIME_S] - forward_s
@@ -173,7 +181,7 @@ def sync_after_backward(
     return StateSync(nothing, exposed_s, nothing, nothing)
 
 
-def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_each: float) -> FloatArray:
+def _seconds(collective: Collective, shared: Sequence[SharedParameters], bytes_each: float | FloatArray) -> FloatArray:
     times = [np.asarray(collective_s(collective, share.parameters * bytes_each, share.group)) for share in shared]
     return np.asarray(np.sum(times, axis=0), np.float64)
 
@@ -289,7 +297,8 @@ def training_state(
                 shards=group.group.n,
             )
             weights += adapters.parameters * of_adapter.weights
-            weights -= group.parameters * rates.spared_bytes
+            # Packed weights are shards like others.
+            weights -= group.parameters * rates.spared_bytes / (group.group.n if candidate.zero_stage == MAX_ZERO_STAGE else 1)
             gradients += adapters.parameters * of_adapter.gradients
             states += adapters.parameters * of_adapter.optimizer
             owned += adapters.parameters / (group.group.n if candidate.zero_stage >= 1 else 1)

@@ -104,10 +104,14 @@ def suits_nodes(cluster: Cluster, search: Search) -> bool:
 
 
 def zero_stages_beside(workload: TrainingWorkload) -> tuple[int, ...]:
-    """Return the ZeRO stages that are planned: all but those that shard what frozen weights lack; packed weights stay whole."""
+    """Return the ZeRO stages that are planned: all but those that shard what frozen weights lack.
+
+    Weights of four bits are shards like others (bitsandbytes from 0.43, bnb_4bit_quant_storage in the working format); those of
+    eight stay whole.
+    """
     if workload.adapter is None:
         return (0, 1, 2, 3)
-    return (0, 3) if workload.adapter.base_format is BaseFormat.WORKING else (0,)
+    return (0,) if workload.adapter.base_format is BaseFormat.INT8 else (0, 3)
 
 
 def refuse_adapters(request: TrainingRequest) -> None:

@@ -11,7 +11,10 @@ from meshwright.app.launching.parts.launch_files import LaunchFiles
 from meshwright.app.launching.parts.stated import StatedTraining
 from meshwright.app.launching.reading import read_command
 from meshwright.app.requests.options import OneLine
-from meshwright.app.service.explaining.explain import asked_of, explained
+from meshwright.app.service.explaining.explain import asked_of, explained, with_better
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import PlanRequest
 from tests.unit.app.explaining.resolving import resolve
 
 VERL = """set -x
@@ -77,3 +80,32 @@ def test_recipes_say_their_layout(text: str, launcher: str, expected: tuple[Any,
     assert not [flag for flag in found.given if flag.standing is Standing.UNKNOWN]
     asked = asked_of(text, OneLine("llama-3.1-8b", gpus="2x8xH100"), resolve, LaunchFiles({"r.yaml": NEMO_RL}))
     assert explained(asked).problems == ()
+
+
+def test_verl_recomputes_layers_unless_told_and_updates_with_every_answer() -> None:
+    """``hf_model.yaml`` has ``enable_gradient_checkpointing: True``; workers multiply the mini-batch by ``rollout.n``."""
+    usual = VERL.replace("actor_rollout_ref.model.enable_gradient_checkpointing=True", "actor_rollout_ref.rollout.n=5")
+    found = read_command(usual)
+    assert isinstance(found, StatedTraining)
+    assert (found.recompute, found.global_batch) == (Recompute.FULL, 5 * 256)
+    for text, expected in (
+        (VERL.replace("checkpointing=True", "checkpointing=False"), Recompute.NONE),
+        # Megatron-Core's own setting holds there.
+        (VERL_MEGATRON.replace("actor_rollout_ref.model.enable_gradient_checkpointing=True", ""), Recompute.NONE),
+        (NEMO_RL.replace("activation_checkpointing: true", "sequence_parallel: false"), Recompute.NONE),
+    ):
+        other = read_command(text)
+        assert isinstance(other, StatedTraining)
+        assert other.recompute is expected
+
+
+@pytest.mark.parametrize("text", [VERL, VERL_MEGATRON, NEMO, NEMO_RL])
+def test_the_command_of_another_program_is_no_better_one(text: str) -> None:
+    found = explained(asked_of(text, OneLine("llama-3.1-8b", gpus="2x8xH100"), resolve))
+    assert found.none_better
+
+    def solve(request: PlanRequest) -> Plan:
+        raise AssertionError("searched")
+
+    assert with_better(found, solve).better is None
+    assert "answers that are generated" in " ".join(found.not_counted) or "actor_rollout_ref" not in text

@@ -346,3 +346,79 @@ def test_the_option_says_the_same() -> None:
     assert request_of_line(line)["cluster"] == "8xH100, 512GB host memory"
     with pytest.raises(InvalidInputError, match="--host-memory"):
         request_of_line(replace(line, host_memory="much"))
+
+
+# Counts: what is stated is what is read, or it is refused.
+
+NAMES_OF_NODES = ("dgx-h100", "DGX H100", "HGX H100", "HGX H200", "DGX A100", "MI300X platform", "GB200 NVL72", "mi300x-oam")
+SOCKETS = (
+    "MI300X OAM",
+    "MI300X-OAM",
+    "mi325x oam",
+    "MI355X OAM",
+    "MI250X OAM",
+    "H100 SXM",
+    "A100 SXM4",
+    "B200 SXM",
+    "H200 SXM5",
+)
+OF_DEVICES = (
+    *("{d}x {card}", "{d} {card}", "{d}x{card}", "{card} x{d}", "{card} x {d}", "{d} {card} GPUs", "{d}x {card} accelerators"),
+    *("{d} GPUs {card}", "{d}-way {card}", "gpu:{card}:{d}", "--gres=gpu:{card}:{d}", "{card}:{d}", "1 node of {d} {card}"),
+)
+DEVICES_OF_NODES = (
+    "{d} {card} GPUs",
+    "{d}x {card} GPUs",
+    "{d} GPUs {card}",
+    "{card} x {d} GPUs",
+    "{card}: {d} GPUs",
+    "{d}-way {card}",
+)
+SLURM = (
+    "gpu:{card}:{d} on {n} nodes",
+    "gpu:{card}:{d}, {n} nodes",
+    "{n} nodes, gpu:{card}:{d}",
+    "--gres=gpu:{card}:{d} {n} nodes",
+)
+
+
+@pytest.mark.parametrize("form", OF_DEVICES)
+@pytest.mark.parametrize("card", [*SOCKETS, *CARDS])
+def test_a_number_beside_a_device_and_its_socket_counts_devices(card: str, form: str) -> None:
+    for devices in (1, 3, 4, 8):
+        words = form.format(d=devices, card=card)
+        assert cluster_of_words(words).n_devices == devices, words
+
+
+@pytest.mark.parametrize("form", DEVICES_OF_NODES)
+@pytest.mark.parametrize("name", NAMES_OF_NODES)
+def test_devices_that_are_said_beside_a_name_of_nodes_are_devices(name: str, form: str) -> None:
+    for devices in (2, 4, 8):
+        words = form.format(d=devices, card=name)
+        assert cluster_of_words(words).n_devices == devices, words
+
+
+@pytest.mark.parametrize("form", SLURM)
+@pytest.mark.parametrize("card", ["h100", "a100", "mi300x", "h200"])
+def test_devices_as_slurm_says_them_are_those_of_each_node(card: str, form: str) -> None:
+    for nodes, devices in ((2, 8), (4, 8), (4, 4), (3, 6)):
+        words = form.format(n=nodes, d=devices, card=card)
+        assert meaning(words)[:2] == (nodes * devices, nodes), words
+
+
+@pytest.mark.parametrize("words", ["8x HGX H100", "HGX H200 x8", "72x GB200 NVL72", "8 MI300X platform"])
+def test_as_many_nodes_as_each_has_devices_are_asked_for_again(words: str) -> None:
+    with pytest.raises(ClusterError, match="nodes, or devices"):
+        cluster_of_words(words)
+
+
+@pytest.mark.parametrize("words", ["h100:8 on 4 nodes", "H100:4 across 2 nodes"])
+def test_devices_behind_a_colon_on_nodes_are_asked_for_again(words: str) -> None:
+    with pytest.raises(ClusterError, match="of each node, or of all"):
+        cluster_of_words(words)
+
+
+@pytest.mark.parametrize("name", [node.name for node in node_types()])
+def test_a_name_as_the_catalogue_writes_it_is_that_of_nodes(name: str) -> None:
+    (group,) = cluster_of_words(f"8x {name}").groups
+    assert (group.node.name, group.nodes) == (name, 8)

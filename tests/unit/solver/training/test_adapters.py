@@ -63,11 +63,43 @@ def test_zero_3_divides_weights_and_adapters() -> None:
 
 
 def test_qlora_packs_the_products_of_layers_alone() -> None:
-    memory = flat(planned(asked(Adapter(16, base_format=BaseFormat.NF4)))).stages[0].memory
+    memory = flat(planned(asked(Adapter(16, base_format=BaseFormat.NF4), zero_stages=(0,)))).stages[0].memory
     whole = 2 * (LLAMA.parameters() - PACKED)
     assert memory.weights_bytes == pytest.approx(whole + PACKED * 4.127 / 8 + 4 * LORA_16, rel=1e-4)
     # The widest weight is unpacked while a product reads it.
     assert memory.transient_bytes >= 2 * 4096 * 14336
+
+
+def test_zero_3_divides_packed_weights_as_all_others() -> None:
+    """bitsandbytes from 0.43, bnb_4bit_quant_storage in the working format."""
+    packed = asked(Adapter(16, base_format=BaseFormat.NF4), zero_stages=(3,), shard_ranks=(8,))
+    plan = planned(packed)
+    memory = flat(plan).stages[0].memory
+    whole = 2 * (LLAMA.parameters() - PACKED)
+    assert memory.weights_bytes == pytest.approx((whole + PACKED * 4.127 / 8 + 4 * LORA_16) / 8, rel=1e-4)
+    assert not check(plan, packed)
+    # What is gathered is packed, too, and one weight unpacked beside it.
+    plain = flat(planned(asked(Adapter(16), zero_stages=(3,), shard_ranks=(8,)))).stages[0].memory
+    assert memory.weights_bytes < plain.weights_bytes
+    assert memory.transient_bytes <= plain.transient_bytes
+
+
+@pytest.mark.parametrize("shard_ranks", [2, 4, 8])
+@pytest.mark.parametrize("zero_stage", [0, 3])
+def test_packed_weights_never_take_more_than_plain_ones(zero_stage: int, shard_ranks: int) -> None:
+    search = {"zero_stages": (zero_stage,), "recompute": (Recompute.FULL,), "microbatch": (1,)}
+    search |= {"shard_ranks": (shard_ranks,)} if zero_stage else {}
+    peaks = []
+    for base in (BaseFormat.NF4, BaseFormat.WORKING):
+        plan = planned(asked(Adapter(16, base_format=base), layers=4, **search))
+        assert plan.predicted is not None
+        peaks.append(plan.predicted.peak_memory_bytes)
+    assert peaks[0] < peaks[1]
+
+
+def test_eight_bits_are_no_shards() -> None:
+    with pytest.raises(WorkloadError, match="ZeRO"):
+        planned(asked(Adapter(16, base_format=BaseFormat.INT8), zero_stages=(3,)))
 
 
 def test_eight_bits_take_a_byte_a_weight_and_a_scale_an_output() -> None:
@@ -145,7 +177,7 @@ def test_plans_are_the_best_of_all_choices_and_agree_with_their_own_prediction(b
     assert predict_training(request, plan).predicted == plan.predicted
     steps_s = []
     for zero, mode, size in itertools.product((0, 3), (Recompute.NONE, Recompute.FULL), (1, 2, 4)):
-        if zero == 0 or base is BaseFormat.WORKING:
+        if zero == 0 or base is not BaseFormat.INT8:
             one = replace(request.search, zero_stages=(zero,), recompute=(mode,), microbatch=(size,))
             alone = planned(replace(request, search=one)).predicted
             steps_s += [alone.step_time_s] if alone is not None and alone.step_time_s is not None else []
