@@ -38,12 +38,12 @@ from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.parts.serving import NO_FLAGS, LaunchFlags
 from meshwright.app.models.catalog import model, model_document, model_names
 from meshwright.app.models.catalog.copies import NVFP4, Copy, copy_of
-from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
+from meshwright.app.models.checkpoint import COMPUTES_IN, CheckpointFormat, checkpoint_format
 from meshwright.app.requests.cluster_words import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS
-from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.model.formats import FormatWord, WeightFormat
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
 from meshwright.costmodels.serving.engine_profile import Quantised
@@ -237,8 +237,9 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     node = _node(run.gpu)
     if run.prompt_tokens is None or run.output_tokens is None:
         raise NotPredictedError("the row does not state its lengths")
-    engine, said = _engine(run), _said(run) or _narrowest(run, node)
-    stored = _stored(run.model, name, config, said)
+    engine, word = _engine(run), _word(run)
+    said = (None if word is None else word.precision) or (_narrowest(run, node) if word is None else None)
+    stored = _stored(run.model, name, config, said, None if word is None else word.weights)
     precision = said or (DType.BF16 if stored is None else stored.precision)
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
@@ -375,23 +376,25 @@ def _engine(run: ServingRun) -> EngineName:
     raise NotPredictedError(f"engine without a profile: {run.engine or 'not stated'}")
 
 
-def _said(run: ServingRun) -> DType | None:
-    """The precision that a row states; None where it leaves that to the checkpoint."""
+def _word(run: ServingRun) -> FormatWord | None:
+    """The word for a format that a row states; None where it leaves that to the checkpoint."""
     try:
-        return DType(run.precision) if run.precision else None
+        return FormatWord(run.precision.casefold()) if run.precision else None
     except ValueError:
         raise NotPredictedError(f"unknown precision: {run.precision}") from None
 
 
-def _stored(text: str, name: str, config: str, said: DType | None) -> CheckpointFormat | None:
-    """The format of the checkpoint's weights: of a config file as it says, unless the row states another precision."""
-    if not config:
-        return stored_format(text, name) if said is None else said_format(text, name, said)
+def _stored(text: str, name: str, config: str, said: DType | None, weights: WeightFormat | None) -> CheckpointFormat | None:
+    """The format of the checkpoint's weights: of a config file as it says, unless the row states another."""
     try:
-        own = checkpoint_format(document_of(config))
+        own = checkpoint_format(document_of(config)) if config else stored_format(text, name)
     except InvalidInputError as error:
         raise NotPredictedError(error.problem) from None
-    return own if own is None or said in (None, own.precision) else None
+    if own is not None and own.is_meant_by(said, weights):
+        return own
+    if weights is not None:
+        return CheckpointFormat(COMPUTES_IN[weights], weights, Quantised.PROJECTIONS)
+    return None if config or said is None else said_format(text, name, said)
 
 
 def _clients(run: ServingRun) -> int | None:
@@ -436,7 +439,8 @@ def said_format(text: str, name: str, precision: DType) -> CheckpointFormat | No
     The id's own format where it has that precision; a checkpoint in MXFP4 has no other.
     """
     own = stored_format(text, name)
-    if own is not None and (own.precision is precision or (own.weights is WeightFormat.MXFP4 and precision is not DType.BF16)):
+    is_mxfp4 = own is not None and own.weights is WeightFormat.MXFP4 and precision is not DType.BF16
+    if own is not None and (is_mxfp4 or own.is_meant_by(precision, None)):
         return own
     if precision is DType.FP4 and name in model_names():
         return _of_copy(Copy(name, name, NVFP4))

@@ -270,6 +270,10 @@ def _engine(server: _Server) -> Engine:
     if stored is not None and stored.weights is WeightFormat.FP8_BLOCK and cuts_blocks:
         # Blocks can't be cut: what ran has one scale for each matrix (nvidia/Qwen3-235B-A22B-FP8).
         stored = replace(stored, weights=WeightFormat.FP8)
+    formats = loaded_formats(stored, (node.device,))
+    if server.precision is DType.FP16:
+        # Another 16-bit format than a checkpoint's own is loaded as such.
+        formats["precision"] = DType.FP16
     workload = ServingWorkload(
         kind="serving",
         arrivals=arrivals,
@@ -277,7 +281,7 @@ def _engine(server: _Server) -> Engine:
         output_tokens=FixedLength(1),
         kv_dtype=server.kv_dtype,
         speculation=server.drafts,
-        **loaded_formats(stored, (node.device,)),
+        **formats,
     )
     builder = EngineBuilder(
         ServingRequest(graph, cluster, workload),
