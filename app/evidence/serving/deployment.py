@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from meshwright.app.evidence.serving.degrees import (
     flags_of,
     launched,
     published_limits,
+    with_whole_blocks,
     workers_of,
 )
 from meshwright.app.evidence.serving.figures import document_of, graph_of, named_model
@@ -250,6 +251,14 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         if run.arrival is not Arrival.CLOSED and not run.tp:
             decode = _fewest_devices(decode, graph, said, node)
         decode = launched(decode, flags, engine, n_gpus=run.n_gpus, experts=experts)
+    if stored is not None and stored.weights is WeightFormat.FP8_BLOCK:
+        workers = [each for each in (prefill, decode) if each is not None]
+        whole = [with_whole_blocks(each, graph.dims.get(EXPERT_FFN, 0)) for each in workers]
+        if whole != workers and engine is EngineName.TENSORRT_LLM and stored != stored_format(run.model, name):
+            # What its published tables ran in fp8 is nvidia/Qwen3-235B-A22B-FP8, with one scale for each matrix.
+            stored = replace(stored, weights=WeightFormat.FP8)
+        else:
+            prefill, decode = whole[0] if prefill is not None else None, whole[-1]
     load = BenchmarkLoad(
         source=source,
         engine=engine,
