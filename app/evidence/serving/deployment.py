@@ -189,7 +189,8 @@ class Deployment:
     ``flags`` are those of the workers that decode, ``pools`` are the limits of the workers of each phase.
     ``stated`` says that the row leaves neither its degrees nor the number of its workers open. ``config`` is the file of a
     model that is not the catalogue's, ``stored`` the format of its quantised weights. Requests of an open loop arrive at
-    ``requests_per_s``, None of a closed one, have the lengths of ``dataset`` and reach workers by ``router``."""
+    ``requests_per_s``, None of a closed one, have the lengths of ``dataset`` and reach workers by ``router``; a run of so many
+    ``requests`` has no others, None of one that goes on."""
 
     model: str
     node: str
@@ -217,6 +218,7 @@ class Deployment:
     requests_per_s: float | None = None
     dataset: str = ""
     router: Router = Router.RANDOM
+    requests: int | None = None
 
     @property
     def most_sequences(self) -> int:
@@ -245,6 +247,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
     graph, flags = graph_of(name, config), flags_of(engine, run.decode_launch or run.launch)
+    flags = replace(flags, sequences=run.sequences or flags.sequences, step_tokens=run.step_tokens or flags.step_tokens)
     prefill, decode = workers_of(run, degrees_multiplied=source is BenchmarkSource.INFERENCEX)
     if prefill is None:
         experts = EXPERT_FFN in graph.dims
@@ -301,6 +304,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         requests_per_s=_rate(run),
         dataset=run.dataset if run.arrival is not Arrival.CLOSED else "",
         router=run.router,
+        requests=run.requests if run.arrival is Arrival.POISSON else None,
     )
 
 
