@@ -87,7 +87,7 @@ def _with_lengths(source: TraceTimes, prompt: Length | None, output: Length | No
 def _formats(source: ServingSource, config: Mapping[str, Any] | None, devices: Iterable[Device]) -> dict[str, Any]:
     """Return precision, weights and what is quantised: as the checkpoint has them, unless the workload says otherwise."""
     devices = tuple(devices)
-    word: FormatWord | None = source.precision  # type: ignore[assignment]
+    word = source.precision
     precision = None if word is None else word.precision
     weights = _weights_of(word, source.weights)
     own = _own_format(config, is_needed=(precision, weights, source.quantised) == (None, None, None))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.evidence.serving.open_rows import (
     ALL_QUEUED,
     LIMITS,
@@ -271,7 +272,8 @@ def _arrival(cells: Cells) -> Arrival:
     text = cells.text("arrival").casefold()
     if text:
         return Arrival(text) if text in set(Arrival) else cells.refuse("arrival", ", ".join(Arrival))
-    has_clients = cells.text("concurrency")[:1].isdecimal() or cells.text("concurrency") == ALL_QUEUED
+    said = cells.text("concurrency")
+    has_clients = is_digits(said[:1]) or said == ALL_QUEUED
     return Arrival.POISSON if cells.number("rate_req_s") and not has_clients else Arrival.CLOSED
 
 
