@@ -31,11 +31,12 @@ its top k. Names and model cards round them, and may count more: a vision tower,
 table twice.
 """
 
-FORMATS = """The format is that of the checkpoint's weights (`quantization_config`). A serving request that says neither
-`precision` nor `weights` nor `quantised` is planned with it; `precision: bf16` is for weights that were widened. Read are fp8
-(also of fbgemm and in blocks), mxfp4, gptq, awq, bitsandbytes, compressed-tensors and ModelOpt, also of a file
-`hf_quant_config.json` in the same folder. Of ModelOpt's mixed checkpoints the format of the experts, or of the feed-forward
-networks, stands; all else counts as 16 bits. A request with another kind has to say its precision.
+FORMATS = """The format is that of the checkpoint's weights (`quantization_config`). A serving request is planned with it
+unless its `precision`, `weights` or `quantised` say another: beside a checkpoint in blocks of fp8, `precision: fp8` and
+`fp8_block` both mean the checkpoint's own. `precision: bf16` means fp8 or fp4 that was widened; of integers `weights: bf16`
+does. Read are fp8 (also of fbgemm and in blocks), mxfp4, gptq, awq, bitsandbytes, compressed-tensors and ModelOpt, also of a
+file `hf_quant_config.json` in the same folder. Of ModelOpt's mixed checkpoints the format of the experts, or of the
+feed-forward networks, stands; all else counts as 16 bits. A request with another kind has to say its precision.
 """
 
 KINDS = """## Kinds of config.json

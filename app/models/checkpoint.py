@@ -29,7 +29,9 @@ _BY_BITS = {
     ("int", 8): WeightFormat.INT8,
     ("int", 4): WeightFormat.INT4,
 }
-_COMPUTES_IN = {
+COMPUTES_IN: Mapping[WeightFormat, DType] = {
+    WeightFormat.BF16: DType.BF16,
+    WeightFormat.FP16: DType.FP16,
     WeightFormat.FP8: DType.FP8,
     WeightFormat.FP8_BLOCK: DType.FP8,
     WeightFormat.NVFP4: DType.FP4,
@@ -37,6 +39,8 @@ _COMPUTES_IN = {
     WeightFormat.INT8: DType.BF16,
     WeightFormat.INT4: DType.BF16,
 }
+"""The precision that engines compute in with weights so stored; of integers any of 16 bits."""
+_OF_16_BITS = frozenset({DType.BF16, DType.FP16})
 _MODELOPT = {
     "FP8": WeightFormat.FP8,
     "NVFP4": WeightFormat.NVFP4,
@@ -62,6 +66,12 @@ class CheckpointFormat:
     weights: WeightFormat
     quantised: Quantised
 
+    def is_meant_by(self, precision: DType | None, weights: WeightFormat | None) -> bool:
+        """Return True where words for a format do not contradict this one, which is the one that they mean then."""
+        if weights not in (None, self.weights):
+            return False
+        return precision in (None, self.precision) or {precision, self.precision} <= _OF_16_BITS
+
 
 def checkpoint_format(document: Mapping[str, Any]) -> CheckpointFormat | None:
     """Return the format of the checkpoint of a parsed config.json, None where it says nothing of quantisation.
@@ -86,7 +96,7 @@ def checkpoint_format(document: Mapping[str, Any]) -> CheckpointFormat | None:
             allowed=_KNOWN,
             remedy="say 'precision' and 'weights' in the workload",
         )
-    return CheckpointFormat(_COMPUTES_IN[weights], weights, _quantised(given))
+    return CheckpointFormat(COMPUTES_IN[weights], weights, _quantised(given))
 
 
 def with_quantisation_file(config: object, beside: object) -> object:

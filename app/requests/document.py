@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from meshwright.app.base.errors import DocumentError, FieldError
 from meshwright.costmodels.cluster.cluster import NodeType, Nvme
 from meshwright.costmodels.model.documents import DocumentLengths, Fill
+from meshwright.costmodels.model.formats import FormatWord
 from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.units import (
     STRICT_RECORD,
-    DType,
     Fraction,
     Name,
     NonNegativeFloat,
@@ -190,14 +190,14 @@ class TrainingSource(TrainingWorkload):
 class ServingSource(ServingWorkload):
     """A serving workload, some of whose content may stand in files.
 
-    Where none of ``precision``, ``weights`` and ``quantised`` is given, they are those of the model's checkpoint: what the
-    ``quantization_config`` of its config.json says, else bf16.
+    ``precision``, ``weights`` and ``quantised`` are those of the model's checkpoint, which the ``quantization_config`` of its
+    config.json says, unless those that are given contradict it; of a checkpoint that says none, bf16.
     """
 
     arrivals: Arrivals | TraceFile | TraceTimes  # type: ignore[assignment]
     prompt_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
     output_tokens: Length | LengthFile | None = None  # type: ignore[assignment]
-    precision: DType | None = None  # type: ignore[assignment]
+    precision: FormatWord | None = None  # type: ignore[assignment]
     quantised: Quantised | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:

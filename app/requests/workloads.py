@@ -15,12 +15,13 @@ import numpy as np
 
 from meshwright.app.base.digits import is_digits
 from meshwright.app.base.errors import at_field
-from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
+from meshwright.app.models.checkpoint import COMPUTES_IN, CheckpointFormat, checkpoint_format
 from meshwright.app.requests.document import DocumentFile, LengthFile, ServingSource, TraceFile, TraceTimes, TrainingSource
 from meshwright.app.requests.limits import MAX_TRACE
 from meshwright.costmodels.cluster.cluster import Device
 from meshwright.costmodels.errors import InvalidInputError, WorkloadError
 from meshwright.costmodels.model.documents import MAX_LENGTHS, DocumentLengths, Fill
+from meshwright.costmodels.model.formats import FormatWord, WeightFormat
 from meshwright.costmodels.serving.engine_profile import Quantised
 from meshwright.costmodels.units import DType
 from meshwright.solver.problem.request import Arrivals, Length, ServingWorkload, TrainingWorkload
@@ -47,8 +48,8 @@ def serving_workload(
 ) -> ServingWorkload:
     """The workload with its files read; raises InvalidInputError, its faults at their fields.
 
-    Where it says nothing of precision, weights and what is quantised, they are those of the checkpoint that the model's
-    ``config`` describes, as engines load it; ``devices`` have to compute in them.
+    Precision, weights and what is quantised are those of the checkpoint that the model's ``config`` describes, as engines load
+    it, unless the workload contradicts them; ``devices`` have to compute in them.
     """
     given = {field.name: getattr(source, field.name) for field in dataclasses.fields(ServingWorkload)}
     if isinstance(source.arrivals, TraceTimes):
@@ -84,18 +85,51 @@ def _with_lengths(source: TraceTimes, prompt: Length | None, output: Length | No
 
 
 def _formats(source: ServingSource, config: Mapping[str, Any] | None, devices: Iterable[Device]) -> dict[str, Any]:
-    """Return precision, weights and what is quantised: as the workload says, else as the checkpoint has them."""
+    """Return precision, weights and what is quantised: as the checkpoint has them, unless the workload says otherwise."""
     devices = tuple(devices)
-    if source.precision is None and source.weights is None and source.quantised is None and config is not None:
+    word = source.precision
+    precision = None if word is None else word.precision
+    weights = _weights_of(word, source.weights)
+    own = _own_format(config, is_needed=(precision, weights, source.quantised) == (None, None, None))
+    if own is not None and own.is_meant_by(precision, weights):
         try:
-            return loaded_formats(checkpoint_format(config), devices)
+            formats = loaded_formats(own, devices)
         except InvalidInputError as error:
             raise at_field(error, "precision") from None
+        given = {"precision": precision, "quantised": source.quantised}
+        return formats | {name: value for name, value in given.items() if value is not None}
+    computed = UNQUANTISED if weights is None else COMPUTES_IN[weights]
     return {
-        "precision": source.precision or _working(devices),
-        "weights": source.weights,
+        "precision": precision or (_working(devices) if computed is UNQUANTISED else computed),
+        "weights": weights,
         "quantised": source.quantised or Quantised.PROJECTIONS,
     }
+
+
+def _weights_of(word: FormatWord | None, weights: WeightFormat | None) -> WeightFormat | None:
+    """Return the storage format of weights that a workload says, in either field; raises where it says two."""
+    said = None if word is None else word.weights
+    if said is not None and weights not in (None, said):
+        raise at_field(
+            WorkloadError(
+                "precision and weights name two formats",
+                given={"precision": said.value, "weights": str(weights)},
+                remedy="leave out one of them",
+            ),
+            "weights",
+        )
+    return weights or said
+
+
+def _own_format(config: Mapping[str, Any] | None, *, is_needed: bool) -> CheckpointFormat | None:
+    """Return the format of the checkpoint of a config, None where it says none; raises for a kind that is not known, or
+    returns None where a workload says the format itself."""
+    try:
+        return None if config is None else checkpoint_format(config)
+    except InvalidInputError as error:
+        if is_needed:
+            raise at_field(error, "precision") from None
+        return None
 
 
 def loaded_formats(stored: CheckpointFormat | None, devices: Iterable[Device]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ bits (Transformer Engine, and Megatron-LM's --fp8-recipe).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from meshwright.costmodels.cluster.cluster import Device
@@ -96,6 +97,46 @@ class WeightFormat(StrEnum):
         """
         return next((dtype for dtype in _COMPUTED_IN[self] if dtype in device.peak_flops), _COMPUTED_IN[self][-1])
 
+
+class FormatWord(StrEnum):
+    """Words by which a served model's format is said: what products compute in, or how weights are stored."""
+
+    BF16 = "bf16"
+    BFLOAT16 = "bfloat16"
+    FP16 = "fp16"
+    FLOAT16 = "float16"
+    FP8 = "fp8"
+    FP8_BLOCK = "fp8_block"
+    FP4 = "fp4"
+    NVFP4 = "nvfp4"
+    MXFP4 = "mxfp4"
+    INT8 = "int8"
+    INT4 = "int4"
+
+    @property
+    def precision(self) -> DType | None:
+        """The format that products compute in; None of integers, which any 16-bit format multiplies."""
+        return _WORDS[self][0]
+
+    @property
+    def weights(self) -> WeightFormat | None:
+        """The storage format of weights, where the word says more than what products compute in."""
+        return _WORDS[self][1]
+
+
+_WORDS: Mapping[FormatWord, tuple[DType | None, WeightFormat | None]] = {
+    FormatWord.BF16: (DType.BF16, None),
+    FormatWord.BFLOAT16: (DType.BF16, None),
+    FormatWord.FP16: (DType.FP16, None),
+    FormatWord.FLOAT16: (DType.FP16, None),
+    FormatWord.FP8: (DType.FP8, None),
+    FormatWord.FP8_BLOCK: (DType.FP8, WeightFormat.FP8_BLOCK),
+    FormatWord.FP4: (DType.FP4, None),
+    FormatWord.NVFP4: (DType.FP4, WeightFormat.NVFP4),
+    FormatWord.MXFP4: (DType.FP4, WeightFormat.MXFP4),
+    FormatWord.INT8: (None, WeightFormat.INT8),
+    FormatWord.INT4: (None, WeightFormat.INT4),
+}
 
 _SIZE_BYTES = {
     WeightFormat.BF16: 2.0,

@@ -109,7 +109,8 @@ class RequestStream:
 
     ``cached_tokens`` of each prompt are in the cache before it starts; engines compute at least the last token. The first
     ``shared_tokens`` of them are the same for all and lie in the cache once. ``rounds`` of decoding give a request its tokens
-    after the first; each gives one where they are None.
+    after the first; each gives one where they are None. A stream that ``is_finite``, a recorded trace or a run of so many
+    requests, is asked about from its first request to its last; any other is a piece of a load that goes on.
     """
 
     arrival_s: FloatArray
@@ -118,6 +119,7 @@ class RequestStream:
     cached_tokens: IntArray | None = None
     rounds: IntArray | None = None
     shared_tokens: int = 0
+    is_finite: bool = False
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -127,7 +129,7 @@ class RequestStream:
         cached = None if self.cached_tokens is None else self.cached_tokens[part]
         rounds = None if self.rounds is None else self.rounds[part]
         arrival_s, prompts, outputs = self.arrival_s[part], self.prompt_tokens[part], self.output_tokens[part]
-        return RequestStream(arrival_s, prompts, outputs, cached, rounds, self.shared_tokens)
+        return RequestStream(arrival_s, prompts, outputs, cached, rounds, self.shared_tokens, self.is_finite)
 
     @property
     def shared(self) -> IntArray:

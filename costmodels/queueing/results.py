@@ -263,4 +263,5 @@ def pooled(results: Sequence[SimulationResult]) -> SimulationResult:
         steps=sum(result.steps for result in results),
         evictions=sum(result.evictions for result in results),
         groups=results[0].groups,
+        one_run=all(result.one_run for result in results),
     )

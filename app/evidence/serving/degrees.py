@@ -16,6 +16,7 @@ from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.launchers.table import launch_flags
 from meshwright.app.launching.parts.serving import LaunchFlags, degrees
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.solver.serving.engines.layouts import FP8_BLOCK
 
 _DEVICES_PER_SERVER = 8
 
@@ -81,6 +82,17 @@ def launched(
         raise NotPredictedError(error.problem) from None
     one = EqualWorkers(1, of_server.tp * of_server.kvp * of_server.cp, of_server.pp, of_server.ep, of_server.attention_dp)
     return replace(one, count=max(1, (n_gpus or one.devices) // one.devices))
+
+
+def with_whole_blocks(workers: EqualWorkers, expert_width: int) -> EqualWorkers:
+    """Return workers of a checkpoint in blocks of 128 x 128, with their experts whole where its degrees would cut blocks.
+
+    No engine starts otherwise (ValueError "is not divisible by weight quantization block_n" in vllm-project/vllm pull 39046, of
+    SGLang the same; NVIDIA/TensorRT-LLM pull 14613): what ran had expert parallelism, which tables often leave out.
+    """
+    ranks = workers.tp * workers.attention_dp
+    cuts = expert_width // max(1, ranks // workers.ep) % FP8_BLOCK > 0
+    return replace(workers, ep=ranks) if cuts else workers
 
 
 def flags_of(engine: EngineName, command: str) -> LaunchFlags:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from meshwright.app.evidence.serving.degrees import (
     flags_of,
     launched,
     published_limits,
+    with_whole_blocks,
     workers_of,
 )
 from meshwright.app.evidence.serving.figures import document_of, graph_of, named_model
@@ -38,12 +39,12 @@ from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.app.launching.parts.serving import NO_FLAGS, LaunchFlags
 from meshwright.app.models.catalog import model, model_document, model_names
 from meshwright.app.models.catalog.copies import NVFP4, Copy, copy_of
-from meshwright.app.models.checkpoint import CheckpointFormat, checkpoint_format
+from meshwright.app.models.checkpoint import COMPUTES_IN, CheckpointFormat, checkpoint_format
 from meshwright.app.requests.cluster_words import named_hardware
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.dims import EXPERT_FFN, EXPERTS
-from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.model.formats import FormatWord, WeightFormat
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import Admission, Scheduling
 from meshwright.costmodels.serving.engine_profile import Quantised
@@ -188,7 +189,8 @@ class Deployment:
     ``flags`` are those of the workers that decode, ``pools`` are the limits of the workers of each phase.
     ``stated`` says that the row leaves neither its degrees nor the number of its workers open. ``config`` is the file of a
     model that is not the catalogue's, ``stored`` the format of its quantised weights. Requests of an open loop arrive at
-    ``requests_per_s``, None of a closed one, have the lengths of ``dataset`` and reach workers by ``router``."""
+    ``requests_per_s``, None of a closed one, have the lengths of ``dataset`` and reach workers by ``router``; a run of so many
+    ``requests`` has no others, None of one that goes on."""
 
     model: str
     node: str
@@ -216,6 +218,7 @@ class Deployment:
     requests_per_s: float | None = None
     dataset: str = ""
     router: Router = Router.RANDOM
+    requests: int | None = None
 
     @property
     def most_sequences(self) -> int:
@@ -237,18 +240,28 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
     node = _node(run.gpu)
     if run.prompt_tokens is None or run.output_tokens is None:
         raise NotPredictedError("the row does not state its lengths")
-    engine, said = _engine(run), _said(run) or _narrowest(run, node)
-    stored = _stored(run.model, name, config, said)
+    engine, word = _engine(run), _word(run)
+    said = (None if word is None else word.precision) or (_narrowest(run, node) if word is None else None)
+    stored = _stored(run.model, name, config, said, None if word is None else word.weights)
     precision = said or (DType.BF16 if stored is None else stored.precision)
     source = _source(run)
     drafts = stated_drafts(run.speculation, name)
     graph, flags = graph_of(name, config), flags_of(engine, run.decode_launch or run.launch)
+    flags = replace(flags, sequences=run.sequences or flags.sequences, step_tokens=run.step_tokens or flags.step_tokens)
     prefill, decode = workers_of(run, degrees_multiplied=source is BenchmarkSource.INFERENCEX)
     if prefill is None:
         experts = EXPERT_FFN in graph.dims
         if run.arrival is not Arrival.CLOSED and not run.tp:
             decode = _fewest_devices(decode, graph, said, node)
         decode = launched(decode, flags, engine, n_gpus=run.n_gpus, experts=experts)
+    if stored is not None and stored.weights is WeightFormat.FP8_BLOCK:
+        workers = [each for each in (prefill, decode) if each is not None]
+        whole = [with_whole_blocks(each, graph.dims.get(EXPERT_FFN, 0)) for each in workers]
+        if whole != workers and engine is EngineName.TENSORRT_LLM and stored != stored_format(run.model, name):
+            # What its published tables ran in fp8 is nvidia/Qwen3-235B-A22B-FP8, with one scale for each matrix.
+            stored = replace(stored, weights=WeightFormat.FP8)
+        else:
+            prefill, decode = whole[0] if prefill is not None else None, whole[-1]
     load = BenchmarkLoad(
         source=source,
         engine=engine,
@@ -291,6 +304,7 @@ def deployment(run: ServingRun, models: Path | None = None) -> Deployment:
         requests_per_s=_rate(run),
         dataset=run.dataset if run.arrival is not Arrival.CLOSED else "",
         router=run.router,
+        requests=run.requests if run.arrival is Arrival.POISSON else None,
     )
 
 
@@ -375,23 +389,25 @@ def _engine(run: ServingRun) -> EngineName:
     raise NotPredictedError(f"engine without a profile: {run.engine or 'not stated'}")
 
 
-def _said(run: ServingRun) -> DType | None:
-    """The precision that a row states; None where it leaves that to the checkpoint."""
+def _word(run: ServingRun) -> FormatWord | None:
+    """The word for a format that a row states; None where it leaves that to the checkpoint."""
     try:
-        return DType(run.precision) if run.precision else None
+        return FormatWord(run.precision.casefold()) if run.precision else None
     except ValueError:
         raise NotPredictedError(f"unknown precision: {run.precision}") from None
 
 
-def _stored(text: str, name: str, config: str, said: DType | None) -> CheckpointFormat | None:
-    """The format of the checkpoint's weights: of a config file as it says, unless the row states another precision."""
-    if not config:
-        return stored_format(text, name) if said is None else said_format(text, name, said)
+def _stored(text: str, name: str, config: str, said: DType | None, weights: WeightFormat | None) -> CheckpointFormat | None:
+    """The format of the checkpoint's weights: of a config file as it says, unless the row states another."""
     try:
-        own = checkpoint_format(document_of(config))
+        own = checkpoint_format(document_of(config)) if config else stored_format(text, name)
     except InvalidInputError as error:
         raise NotPredictedError(error.problem) from None
-    return own if own is None or said in (None, own.precision) else None
+    if own is not None and own.is_meant_by(said, weights):
+        return own
+    if weights is not None:
+        return CheckpointFormat(COMPUTES_IN[weights], weights, Quantised.PROJECTIONS)
+    return None if config or said is None else said_format(text, name, said)
 
 
 def _clients(run: ServingRun) -> int | None:
@@ -436,7 +452,8 @@ def said_format(text: str, name: str, precision: DType) -> CheckpointFormat | No
     The id's own format where it has that precision; a checkpoint in MXFP4 has no other.
     """
     own = stored_format(text, name)
-    if own is not None and (own.precision is precision or (own.weights is WeightFormat.MXFP4 and precision is not DType.BF16)):
+    is_mxfp4 = own is not None and own.weights is WeightFormat.MXFP4 and precision is not DType.BF16
+    if own is not None and (is_mxfp4 or own.is_meant_by(precision, None)):
         return own
     if precision is DType.FP4 and name in model_names():
         return _of_copy(Copy(name, name, NVFP4))

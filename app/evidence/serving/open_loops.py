@@ -19,7 +19,7 @@ from meshwright.app.evidence.serving.recipes import BenchmarkSource, EngineName
 from meshwright.app.evidence.serving.replay import PROFILES, EngineConstants, kv_tokens_of, simulated_engine, with_host_time
 from meshwright.app.evidence.training.cells import NotPredictedError
 from meshwright.costmodels.errors import InvalidInputError
-from meshwright.costmodels.queueing.load import Load, TokenCount, in_turn, request_stream
+from meshwright.costmodels.queueing.load import Load, RequestStream, TokenCount, in_turn, request_stream
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.dealing import MOST_TOGETHER, dealt_to_fewest
 from meshwright.costmodels.queueing.simulation.replica import (
@@ -96,7 +96,7 @@ class OpenLoop:
     """One of equal workers under its share of the requests, or several where a router looks at all of them.
 
     ``load`` is that of one worker, of which ``together`` are simulated; ``outside_s`` is the time to first token outside of the
-    simulation.
+    simulation. A run that is ``finite`` has so many requests of all workers, which come at the row's rate on average.
     """
 
     times: StepTimes | GroupTimes
@@ -105,15 +105,25 @@ class OpenLoop:
     workers: int
     outside_s: float
     together: int = 1
+    finite: int | None = None
 
     def run(self, *, slowdown: float = 1.0, rate: float = 1.0, requests: int = REQUESTS) -> SimulationResult:
         """Simulate with step times and a rate of requests so many times as large; times are to be taken times ``slowdown``."""
         load = replace(self.load, requests_per_s=self.load.requests_per_s * slowdown * rate * self.together)
-        stream = request_stream(load, requests=requests * self.together, seed=0)
+        stream = self._stream(load, requests * self.together)
         if self.together == 1:
             return simulate(self.times, stream, self.limits)
         parts = dealt_to_fewest(self.times, stream, self.limits, workers=self.together)
         return pooled([simulate(self.times, part, self.limits) for part in parts])
+
+    def _stream(self, load: Load, requests: int) -> RequestStream:
+        if self.finite is None:
+            return request_stream(load, requests=requests, seed=0)
+        count = max(2, math.ceil(self.finite * self.together / self.workers))
+        drawn = request_stream(load, requests=count, seed=0)
+        # The row's rate is that of its run, whatever gaps are drawn.
+        rate = count / float(drawn.arrival_s[-1])
+        return replace(drawn.faster(load.requests_per_s / rate), is_finite=True)
 
     def times_s(
         self, share: float, *, slowdown: float = 1.0, rate: float = 1.0, requests: int = REQUESTS
@@ -174,7 +184,7 @@ def open_loop(deployed: Deployment, constants: EngineConstants) -> OpenLoop:
         load = in_turn(load, workers.count)
     times = with_host_time(engine, constants, PROFILES[deployed.engine])
     together = min(workers.count, MOST_TOGETHER) if deployed.router is Router.LEAST_LOADED else 1
-    return OpenLoop(times, limits, load, workers.count, PROFILES[deployed.engine].outside_s, together)
+    return OpenLoop(times, limits, load, workers.count, PROFILES[deployed.engine].outside_s, together, deployed.requests)
 
 
 def open_figures(deployed: Deployment, constants: EngineConstants) -> Figures:
@@ -182,6 +192,10 @@ def open_figures(deployed: Deployment, constants: EngineConstants) -> Figures:
     loop = open_loop(deployed, constants)
     result, load = loop.run(), loop.load
     tokens_per_s = load.requests_per_s * loop.workers * load.output.mean
+    if loop.finite is not None:
+        # A queue that grows or drains gives tokens at another rate than it gets requests.
+        answered = float(result.requests.output_tokens.sum()) / result.duration_s
+        tokens_per_s = answered * loop.workers / loop.together
     return figures_of(result, outside_s=constants.request_s, output_tokens_per_s=tokens_per_s)
 
 

@@ -26,8 +26,7 @@ from meshwright.app.requests.workloads import loaded_formats
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.hardware import node_type
-from meshwright.costmodels.model.dims import BATCH, EXPERT_FFN, EXPERTS, SEQ
-from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.model.dims import BATCH, EXPERTS, SEQ
 from meshwright.costmodels.model.operators import OperatorKind
 from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.queueing.load import RequestStream
@@ -63,7 +62,7 @@ from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import WEIGHT_FORMATS, ServingRequest, ServingWorkload
 from meshwright.solver.problem.serving_load import FixedLength, PoissonArrivals
 from meshwright.solver.serving.engines.engine import Engine, EngineBuilder
-from meshwright.solver.serving.engines.layouts import FP8_BLOCK, Layout, is_layer
+from meshwright.solver.serving.engines.layouts import Layout, is_layer
 
 FREE_MEMORY_SHARE = 0.8
 """Share of free memory that TensorRT-LLM's cache takes (free_gpu_memory_fraction): 0.75 to 0.85 in InferenceX's scripts, 0.8 in
@@ -266,10 +265,10 @@ def _engine(server: _Server) -> Engine:
         if server.precision not in WEIGHT_FORMATS:
             raise NotPredictedError(f"no engine computes in {server.precision}, and the checkpoint's own format is not known")
         stored = CheckpointFormat(server.precision, WEIGHT_FORMATS[server.precision][0], Quantised.PROJECTIONS)
-    cuts_blocks = graph.dims.get(EXPERT_FFN, 0) // grid.expert_tp % FP8_BLOCK > 0
-    if stored is not None and stored.weights is WeightFormat.FP8_BLOCK and cuts_blocks:
-        # Blocks can't be cut: what ran has one scale for each matrix (nvidia/Qwen3-235B-A22B-FP8).
-        stored = replace(stored, weights=WeightFormat.FP8)
+    formats = loaded_formats(stored, (node.device,))
+    if server.precision is DType.FP16:
+        # Another 16-bit format than a checkpoint's own is loaded as such.
+        formats["precision"] = DType.FP16
     workload = ServingWorkload(
         kind="serving",
         arrivals=arrivals,
@@ -277,7 +276,7 @@ def _engine(server: _Server) -> Engine:
         output_tokens=FixedLength(1),
         kv_dtype=server.kv_dtype,
         speculation=server.drafts,
-        **loaded_formats(stored, (node.device,)),
+        **formats,
     )
     builder = EngineBuilder(
         ServingRequest(graph, cluster, workload),

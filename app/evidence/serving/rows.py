@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from meshwright.app.base.digits import is_digits
 from meshwright.app.evidence.serving.open_rows import (
+    ALL_QUEUED,
     LIMITS,
     TIMES,
     ignored_open_columns,
@@ -58,6 +60,9 @@ OPTIONAL_COLUMNS = (
     *(f"{phase}_{column}" for phase in ("prefill", "decode") for column in WORKER_COLUMNS),
     "arrival",
     "rate_req_s",
+    "requests",
+    "max_num_seqs",
+    "max_num_batched_tokens",
     "router",
     "dataset",
     "submitter",
@@ -114,7 +119,8 @@ class ServingRun:
     """A serving run. Degrees are texts as they stand: disaggregated rows give one for each phase ("P1x8/D9x8"). ``launch`` is
     the command of its workers, in place of which disaggregated rows may give that of each phase. Requests of an open loop
     arrive at ``requests_per_s``, with lengths as those of ``dataset``, and are dealt out by ``router``; its limits are those
-    that the row had to keep."""
+    that the row had to keep. A run of so many ``requests`` is predicted from its first to its last. ``sequences`` and
+    ``step_tokens`` are the limits of a step where columns state them."""
 
     line: int
     source: str
@@ -149,6 +155,9 @@ class ServingRun:
     ttft_limit_p99_ms: float | None = None
     tpot_limit_p99_ms: float | None = None
     router: Router = Router.RANDOM
+    requests: int | None = None
+    sequences: int | None = None
+    step_tokens: int | None = None
 
     @property
     def group(self) -> str:
@@ -236,6 +245,9 @@ def _point(cells: Cells) -> MeasuredPoint:
         ttft_limit_p99_ms=cells.number("slo_ttft_p99_ms"),
         tpot_limit_p99_ms=cells.number("slo_tpot_p99_ms"),
         router=_router(cells),
+        requests=cells.size("requests"),
+        sequences=cells.size("max_num_seqs"),
+        step_tokens=cells.size("max_num_batched_tokens"),
     )
     outcome = ServingOutcome(
         ttft_ms=cells.number("ttft_ms"),
@@ -256,11 +268,13 @@ def _percentiles(cells: Cells, time: str) -> Percentiles:
 
 
 def _arrival(cells: Cells) -> Arrival:
-    """How requests come; a row that does not say it is a closed loop."""
+    """How requests come; a row that does not say it is a closed loop, unless it has a rate and no number of clients."""
     text = cells.text("arrival").casefold()
-    return (
-        Arrival(text) if text in set(Arrival) else Arrival.CLOSED if not text else cells.refuse("arrival", ", ".join(Arrival))
-    )
+    if text:
+        return Arrival(text) if text in set(Arrival) else cells.refuse("arrival", ", ".join(Arrival))
+    said = cells.text("concurrency")
+    has_clients = is_digits(said[:1]) or said == ALL_QUEUED
+    return Arrival.POISSON if cells.number("rate_req_s") and not has_clients else Arrival.CLOSED
 
 
 def _router(cells: Cells) -> Router:

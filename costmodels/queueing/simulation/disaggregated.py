@@ -22,18 +22,17 @@ from meshwright.costmodels.queueing.load import RequestStream
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.engine_state import FloatArray
 from meshwright.costmodels.queueing.simulation.replica import (
-    MIDDLE,
+    EVERYTHING,
     BatchLimits,
     RequestTimes,
     SimulationResult,
     Window,
     simulate,
+    window_of,
 )
 from meshwright.costmodels.queueing.step_times import GroupTimes, StepTimes
 
 IntArray = npt.NDArray[np.int64]
-
-_EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +83,7 @@ def simulate_prefill(pool: Pool, transfer: CacheTransfer, stream: RequestStream,
     prompts = replace(stream, output_tokens=np.ones(len(stream), dtype=np.int64), rounds=None)
     for members in _dealt_out(len(stream), pool, seed=seed):
         part = prompts[members]
-        result = simulate(pool.times, part, pool.limits, window=_EVERYTHING)
+        result = simulate(pool.times, part, pool.limits, window=EVERYTHING)
         first_s = result.requests.first_s
         done_s[members] = first_s
         order = np.argsort(first_s, kind="stable")
@@ -98,9 +97,10 @@ def simulate_prefill(pool: Pool, transfer: CacheTransfer, stream: RequestStream,
 
 
 def simulate_decode(
-    pool: Pool, prefilled: Prefilled, stream: RequestStream, *, seed: int, window: Window = MIDDLE
+    pool: Pool, prefilled: Prefilled, stream: RequestStream, *, seed: int, window: Window | None = None
 ) -> DisaggregatedResult:
-    """Requests whose prompts are computed through the decode workers; requests of the window make the percentiles."""
+    """Requests whose prompts are computed through the decode workers; those of the window make the percentiles, without one
+    those that count of the stream."""
     count = len(stream)
     first_s, last_s = np.full(count, np.nan), np.full(count, np.nan)
     busy_s, group = np.zeros(count), np.zeros(count, dtype=np.int64)
@@ -115,16 +115,16 @@ def simulate_decode(
             stream.prompt_tokens[members] - 1,
             None if stream.rounds is None else stream.rounds[members],
         )
-        result = simulate(pool.times, part, pool.limits, window=_EVERYTHING)
+        result = simulate(pool.times, part, pool.limits, window=EVERYTHING)
         first_s[members], last_s[members] = result.requests.first_s, result.requests.last_s
         busy_s[members], group[members] = result.requests.busy_s, result.requests.group
         runs.append(result)
     counted = np.zeros(count, dtype=np.bool_)
-    first, end = window.measured(count)
+    first, end = (window or window_of(stream)).measured(count)
     counted[first:end] = True
     times = RequestTimes(stream.arrival_s, first_s, last_s, stream.output_tokens, counted, busy_s, group)
     return DisaggregatedResult(
-        whole=_whole(times, prefilled, runs),
+        whole=replace(_whole(times, prefilled, runs), one_run=stream.is_finite),
         prefill=prefilled.runs,
         decode=tuple(runs),
         transfer_wait_s=prefilled.arrived_s - prefilled.done_s,

@@ -353,6 +353,12 @@ class Window:
 
 NO_TARGETS = Targets()
 MIDDLE = Window()
+EVERYTHING = Window(warm_up=0.0, cool_down=0.0)
+
+
+def window_of(stream: RequestStream) -> Window:
+    """Return the requests that count: of a finite stream all, of a piece of a stationary load those in the middle."""
+    return EVERYTHING if stream.is_finite else MIDDLE
 
 
 def simulate(
@@ -361,9 +367,10 @@ def simulate(
     limits: BatchLimits,
     *,
     targets: Targets = NO_TARGETS,
-    window: Window = MIDDLE,
+    window: Window | None = None,
 ) -> SimulationResult:
-    """Requests of the stream through one replica, arriving as the stream says; all its attention groups together.
+    """Requests of the stream through one replica, arriving as the stream says; all its attention groups together. Without a
+    ``window`` the stream's own requests count.
 
     Raises WorkloadError when the engine could never run a request (longer than the cache or, unless prompts are chunked,
     than a step).
@@ -379,7 +386,7 @@ def simulate_closed_loop(
     concurrency: int,
     delay_s: float = 0.0,
     targets: Targets = NO_TARGETS,
-    window: Window = MIDDLE,
+    window: Window | None = None,
 ) -> SimulationResult:
     """As ``simulate``, with ``concurrency`` clients that send their next request as soon as the last is answered (how
     public benchmarks measure); arrival times of the stream are not used.
@@ -399,7 +406,7 @@ def _simulate(
     stream: RequestStream,
     limits: BatchLimits,
     targets: Targets,
-    window: Window,
+    window: Window | None,
     *,
     known: int,
     delay_s: float = 0.0,
@@ -408,7 +415,7 @@ def _simulate(
     require_runnable(own, stream, limits)
     requests, compiled_limits = requests_of(stream), slot_limits(limits, stream, stages=own.stages)
     per_slot = compiled_limits.sequences
-    first, end = window.measured(len(stream))
+    first, end = (window or window_of(stream)).measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
     promise = Promise(first, end, targets.ttft_s, targets.tpot_s, may_miss(end - first), may_miss(counted_tpot))
     slots = times.groups if isinstance(times, GroupTimes) else own.stages
@@ -420,12 +427,12 @@ def _simulate(
         evicted_of = np.zeros((times.groups, per_slot), dtype=np.int64)
         room = np.zeros((times.groups, 2)), np.zeros(1)
         outcome = run_groups(group_tables(times), joint_of(times), *given, of_groups, evicted_of, room)
-        return result_of(requests, outcome, first, end, groups=times.groups)
+        return result_of(requests, outcome, first, end, groups=times.groups, one_run=stream.is_finite)
     counters = np.zeros(COUNTERS, dtype=np.int64)
     counters[KNOWN] = known
     evicted = np.zeros(len(requests), dtype=np.int64)
     outcome = run(tables_of(own), *given, new_stages(own.stages, len(own.kinds[0])), counters, evicted)
-    return result_of(requests, outcome, first, end)
+    return result_of(requests, outcome, first, end, one_run=stream.is_finite)
 
 
 def requests_of(stream: RequestStream) -> RecordArray:
@@ -508,6 +515,7 @@ def result_of(
     end: int,
     *,
     groups: int = 1,
+    one_run: bool = False,
 ) -> SimulationResult:
     """Return the result of requests [first, end), from what the compiled simulation leaves and returns."""
     missed, duration_s, busy_s, worked_s, waiting_s, peak_running, steps, evictions = outcome
@@ -537,6 +545,7 @@ def result_of(
         steps=steps,
         evictions=evictions,
         groups=groups,
+        one_run=one_run,
     )
 
 

@@ -45,7 +45,6 @@ from meshwright.costmodels.queueing.simulation.engine_state import (
 from meshwright.costmodels.queueing.simulation.event_loop import through_pipeline
 from meshwright.costmodels.queueing.simulation.missed_targets import Promise, count_late_starts, is_missed
 from meshwright.costmodels.queueing.simulation.replica import (
-    MIDDLE,
     NO_TARGETS,
     BatchLimits,
     SimulationResult,
@@ -55,6 +54,7 @@ from meshwright.costmodels.queueing.simulation.replica import (
     pooled,
     result_of,
     tables_of,
+    window_of,
 )
 from meshwright.costmodels.queueing.simulation.step_forming import (
     COMPLETED,
@@ -501,9 +501,9 @@ def simulate_switched(
     stream: RequestStream,
     *,
     targets: Targets = NO_TARGETS,
-    window: Window = MIDDLE,
+    window: Window | None = None,
 ) -> SwitchedResult:
-    """Requests of the stream through one worker, arriving as the stream says.
+    """Requests of the stream through one worker, arriving as the stream says; which of them count as in ``simulate``.
 
     Raises WorkloadError when a request could never run: longer than the devices' cache or the room in host memory; and for
     prompts in a prefix cache and decode rounds of several tokens, which are not simulated.
@@ -511,7 +511,7 @@ def simulate_switched(
     _require_runnable(prefill, decode, change, stream)
     requests = new_requests(stream.arrival_s, stream.prompt_tokens, stream.output_tokens, None)
     admitted_s = np.full(len(stream), np.inf)
-    first, end = window.measured(len(stream))
+    first, end = (window or window_of(stream)).measured(len(stream))
     counted_tpot = int(np.count_nonzero(stream.output_tokens[first:end] > 1))
     counters, totals = np.zeros(SWITCHED_COUNTERS, dtype=np.int64), np.zeros(TOTALS)
     counters[KNOWN] = len(requests)
@@ -532,7 +532,7 @@ def simulate_switched(
     decode_s = float(totals[DECODE_S])
     return SwitchedResult(
         whole=replace(
-            result_of(requests, outcome, first, end),
+            result_of(requests, outcome, first, end, one_run=stream.is_finite),
             mean_batch=float(totals[DECODING_S]) / decode_s if decode_s > 0.0 else 0.0,
         ),
         phases=int(phases),

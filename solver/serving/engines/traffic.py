@@ -85,6 +85,11 @@ class Traffic:
         return isinstance(self.workload.arrivals, ClosedArrivals)
 
     @property
+    def is_traced(self) -> bool:
+        """True if requests are those of a recorded trace, which has a first and a last."""
+        return isinstance(self.workload.arrivals, TraceArrivals)
+
+    @property
     def one_run(self) -> int | None:
         """Requests of each client of a run that counts from its opening burst to its end; None of any other load."""
         arrivals = self.workload.arrivals
@@ -135,7 +140,9 @@ class Traffic:
         while at_least > available:
             available *= 2
         if isinstance(arrivals, TraceArrivals):
-            whole = self._unit_stream(1, self.requests)[:requests].faster(share.load / arrivals.requests_per_s)
+            # A trace has its own number of requests, and stays whole but in a short simulation.
+            part = None if requests is None or requests >= self.requests else requests
+            whole = self._unit_stream(1, self.requests)[:part].faster(share.load / arrivals.requests_per_s)
             if self.side_by_side(share) > 1:
                 return (whole,)
             return tuple(whole[k :: share.replicas] for k in range(min(share.replicas, len(whole))))
@@ -162,6 +169,7 @@ class Traffic:
                     prompt_tokens=prompts,
                     output_tokens=np.array(arrivals.output_tokens, dtype=np.int64),
                     cached_tokens=cached_tokens(prompts, self.workload.prefix_hit_ratio),
+                    is_finite=True,
                 )
             else:
                 cv = arrivals.cv if isinstance(arrivals, GammaArrivals) else 1.0

@@ -15,6 +15,7 @@ from meshwright.costmodels.queueing.analytic.step_curves import first_token_s, t
 from meshwright.costmodels.queueing.results import Percentile
 from meshwright.costmodels.queueing.simulation.dealing import dealt_to_fewest
 from meshwright.costmodels.queueing.simulation.replica import (
+    EVERYTHING,
     NO_TARGETS,
     SimulationResult,
     Targets,
@@ -25,7 +26,6 @@ from meshwright.costmodels.queueing.simulation.replica import (
 )
 from meshwright.solver.control import Stop, never_stop
 from meshwright.solver.problem.request import ServingWorkload
-from meshwright.solver.problem.serving_load import TraceArrivals
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.layouts import SEQUENCES, STEP_TOKENS
 from meshwright.solver.serving.engines.traffic import Share
@@ -181,7 +181,7 @@ class OneLayout:
             each, (stream,) = self._asked.traffic.one_run, streams
             if each is None:
                 return [simulate_closed_loop(times, stream, limits, concurrency=clients, delay_s=delay_s, targets=targets)]
-            stream, window = stream[: each * clients], Window(0.0, 0.0)
+            stream, window = stream[: each * clients], EVERYTHING
             run = simulate_closed_loop(
                 times, stream, limits, concurrency=clients, delay_s=delay_s, targets=targets, window=window
             )
@@ -192,21 +192,19 @@ class OneLayout:
         early = targets if len(streams) == 1 else NO_TARGETS
         return [simulate(times, stream, limits, targets=early, window=window) for stream in streams]
 
-    def _counted(self, candidate: Candidate, share: Share, requests: int, *, together: int) -> tuple[int, Window]:
-        """Requests of a simulation of one replica, and which of them count: as many as of one attention group. Of several that
-        are simulated together each has fewer, but enough to settle; a trace stays whole.
+    def _counted(self, candidate: Candidate, share: Share, requests: int, *, together: int) -> tuple[int, Window | None]:
+        """Requests of a simulation of one replica, and which of them count, None: those of the stream. As many as of one
+        attention group; of several that are simulated together each has fewer, but enough to settle. A trace stays whole.
 
         Several groups hold so many more at a time that a run has to begin with several times as many before it is settled, and
         to end with as many. They are no more than fit, nor, where targets are kept, than arrive in the time of an answer.
         """
         groups, window = candidate.engine.layout.schedulers, Window()
-        if (groups == 1 and together == 1) or self._asked.traffic.is_closed:
-            return requests, window
+        if (groups == 1 and together == 1) or self._asked.traffic.is_closed or self._asked.traffic.is_traced:
+            return requests, None
         answer_s = self._asked.targets.ttft_s + self._asked.targets.tpot_s * self._asked.output.mean
         held = math.ceil(min(groups * largest_batch(self._asked, candidate), share.each * answer_s))
         if groups == 1:
-            if isinstance(self._asked.workload.arrivals, TraceArrivals):
-                return requests, window
             settled = math.ceil(_SETTLING_ANSWERS * held / window.warm_up)
             return min(requests, max(requests // _LEAST_SHARE, settled)), window
         first, end = window.measured(requests)
@@ -223,7 +221,7 @@ class OneLayout:
         requests = max(_SATURATED_REQUESTS, _FULL_BATCHES * running)
         (stream,) = self._asked.traffic.streams(Share(1.0), requests, at_least=requests)
         result = simulate_closed_loop(
-            candidate.engine.simulated_times, stream, candidate.limits, concurrency=clients, window=Window(0.0, 0.0)
+            candidate.engine.simulated_times, stream, candidate.limits, concurrency=clients, window=EVERYTHING
         )
         return answers_per_s(result)
 
@@ -333,8 +331,8 @@ class Evaluator:
     def _simulate(self, candidate: Candidate, share: Share, within: float) -> Measured:
         """Simulate with so large a share of the targets allowed; infinite: to the end whatever is missed."""
         targets = NO_TARGETS if within == math.inf else self.targets
-        # What has no target misses none, in a short simulation or a long one.
-        is_screened = targets != NO_TARGETS or self.traffic.one_run is not None
+        # What has no target misses none, in a short simulation or a long one; the beginning of a trace proves nothing of all.
+        is_screened = (targets != NO_TARGETS or self.traffic.one_run is not None) and not self.traffic.is_traced
         result = self._run(candidate, share, targets, SCREENING_REQUESTS) if is_screened else None
         if result is None or (not result.missed and (self.traffic.one_run is None or within != 1.0)):
             allowed = NO_TARGETS if within == math.inf else self.promised.tightened(within)

@@ -178,8 +178,11 @@ class PoolsSimulator:
         self._prefilled: dict[float, dict[PrefillKey, Prefilled]] = {}
 
     def measure(self, pools: PlacedPools, load: float) -> MeasuredPools:
-        """A short simulation, and a long one where the short one keeps the targets."""
+        """A short simulation, and a long one where the short one keeps the targets; of a trace, whose beginning proves nothing
+        of all, the long one."""
         transfer = transfer_between(self._cluster, pools, prompt_tokens=self._evaluator.traffic.longest_prompt)
+        if self._evaluator.traffic.is_traced:
+            return self._judged(pools, load, transfer, REQUESTS)
         short = self._judged(pools, load, transfer, SCREENING_REQUESTS)
         return self._judged(pools, load, transfer, REQUESTS) if short.keeps else short
 

@@ -108,11 +108,12 @@ def _answers(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: value for name, value in document.items() if name != "line"} for document in documents]
 
 
-def test_weights_in_a_format_without_a_precision_say_so(tmp_path: Path) -> None:
+def test_a_format_that_no_engine_computes_in_says_so(tmp_path: Path) -> None:
     kimi = {"model": "moonshotai/Kimi-K2.5", "gpu": "b200_sxm", "precision": "int4", "tp": "8", "n_gpus": "8"}
-    report = validate_table(write_points(tmp_path / "points.csv", {}, kimi, {"concurrency": "4"}))
-    assert predicted_rows(report) == 2
-    assert "int4" in table_document(report)["points"][1]["not_predicted"]
+    wide = kimi | {"precision": "fp32"}
+    report = validate_table(write_points(tmp_path / "points.csv", {}, kimi, wide, {"concurrency": "4"}))
+    assert predicted_rows(report) == 3
+    assert "fp32" in table_document(report)["points"][2]["not_predicted"]
 
 
 @pytest.mark.parametrize(

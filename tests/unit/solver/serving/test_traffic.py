@@ -352,3 +352,22 @@ def test_without_targets_fewest_devices_answer_as_fast_as_they_can() -> None:
     assert answer.devices == 1 and answer.predicted is not None
     fastest = max(value for (name, replicas, *_), value in answers_per_s(request).items() if (name, replicas) == ("tp 1", 1))
     assert answer.predicted.tokens_per_s == pytest.approx(100.0 * fastest)
+
+
+def test_a_trace_is_counted_from_its_first_request_to_its_last() -> None:
+    """Also one that is longer than simulations of other arrivals are."""
+    trace = TraceArrivals("trace", tuple(0.01 * k for k in range(300)), (1000,) * 300, (50,) * 300)
+    traffic = Traffic(workload(trace), seed=0, requests=100)
+    (whole,) = traffic.streams(Share(trace.requests_per_s), 100)
+    assert (len(whole), whole.is_finite) == (300, True)
+    assert [part.is_finite for part in traffic.streams(Share(trace.requests_per_s, 3))] == [True] * 3
+    for arrivals in (PoissonArrivals("poisson", 5.0), GammaArrivals("gamma", 5.0, 2.0)):
+        (piece,) = Traffic(workload(arrivals), seed=0, requests=100).streams(Share(5.0))
+        assert not piece.is_finite
+
+
+@pytest.mark.parametrize("mode", [ServingMode.AGGREGATED, ServingMode.DISAGGREGATED])
+def test_a_plan_for_a_trace_counts_all_of_it(mode: ServingMode) -> None:
+    trace = TraceArrivals("trace", tuple(0.01 * k for k in range(300)), (1000,) * 300, (50,) * 300)
+    asked = replace(request(trace), slo=Slo(), search=Search(modes=(mode,)))
+    assert simulate(asked, plan(asked)).counted == 300

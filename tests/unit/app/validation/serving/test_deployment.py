@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from meshwright.app.evidence.serving.degrees import EqualWorkers
-from meshwright.app.evidence.serving.deployment import Drafts, deployment
+from meshwright.app.evidence.serving.deployment import Drafts, deployment, stored_format
 from meshwright.app.evidence.serving.recipes import EngineName
-from meshwright.app.evidence.serving.replay import default_constants, replay
+from meshwright.app.evidence.serving.replay import default_constants, replay, simulated_engine
 from meshwright.app.evidence.training.cells import NotPredictedError
-from meshwright.app.models.catalog import model_document
+from meshwright.app.models.catalog import model as catalogue_model
+from meshwright.app.models.catalog import model_document, model_names
+from meshwright.costmodels.model.dims import EXPERT_FFN
+from meshwright.costmodels.model.formats import WeightFormat
+from meshwright.costmodels.serving.engine_profile import ENGINE_VLLM
 from meshwright.costmodels.units import DType
+from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.serving.engines.engine import EngineBuilder
+from meshwright.solver.serving.engines.layouts import layouts
+from tests.support.requests_given import resolved, serving
 from tests.unit.app.validation.serving.tables import point
 
 
@@ -159,3 +168,46 @@ def test_an_empty_precision_is_the_checkpoints(tmp_path: Path) -> None:
 )
 def test_drafts_as_rows_state_them(tmp_path: Path, model: str, said: str, drafts: Drafts) -> None:
     assert deployment(point(tmp_path, model=model, speculation=said).run).drafts is drafts
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("ep", ["", "1", "8"])
+def test_blocks_of_a_checkpoint_are_never_cut(tmp_path: Path, engine: str, ep: str) -> None:
+    """An engine that does not start with a part of a block of fp8 ran whole experts, whatever a table leaves out."""
+    row = {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": "h200_sxm", "n_gpus": "8", "tp": "8", "engine": engine, "ep": ep}
+    for precision in ("", "fp8", "fp8_block"):
+        found = deployment(point(tmp_path, precision=precision, **row).run)
+        assert (found.decode, found.stored) == (EqualWorkers(1, 8, 1, 8, 1), stored_format(row["model"], found.model))
+
+
+def test_a_measured_deployment_is_one_that_plans_have(tmp_path: Path) -> None:
+    row = {"model": "MiniMaxAI/MiniMax-M2.5", "gpu": "h200_sxm", "n_gpus": "8", "tp": "8", "ep": "1"}
+    measured = simulated_engine(deployment(point(tmp_path, concurrency="128", isl="1024", osl="1024", **row).run))
+    work = {"kind": "serving", "arrivals": {"process": "closed", "concurrency": 128}, "precision": "fp8"}
+    lengths = {"prompt_tokens": {"fixed": 1024}, "output_tokens": {"fixed": 1024}}
+    given = serving(model={"huggingface": row["model"]}, cluster="8xH200", workload=work | lengths)
+    request = resolved(given | {"slo": {}, "search": {"tp": [8], "attention_dp": [1], "launcher": "vllm"}})
+    assert isinstance(request, ServingRequest)
+    planned = EngineBuilder(request, sequence_tokens=16384, step_tokens=8192, sequences=2048, profile=ENGINE_VLLM)
+    found = [planned.engine(layout) for layout in layouts(request)]
+    assert [(each.layout.grid, each.precision) for each in found] == [(measured.layout.grid, measured.precision)]
+    ours, theirs = found[0].times, measured.times
+    np.testing.assert_allclose(ours.tokens_s[0, :512], theirs.tokens_s[0, :512])
+
+
+@pytest.mark.parametrize("model", [name for name in model_names() if model_document(name).get("quantization_config")])
+def test_every_checkpoint_in_blocks_is_whole_at_every_degree(tmp_path: Path, model: str) -> None:
+    width = catalogue_model(model).dims.get(EXPERT_FFN, 0)
+    for tp in (1, 2, 4, 8, 16, 32):
+        found = deployment(point(tmp_path, model=model, precision="", gpu="h200_sxm", n_gpus=str(tp), tp=str(tp)).run)
+        if found.stored is not None and found.stored.weights is WeightFormat.FP8_BLOCK:
+            assert width // (tp // found.decode.ep) % 128 == 0
+
+
+def test_tensorrt_llms_own_tables_ran_one_scale_a_matrix(tmp_path: Path) -> None:
+    row = {"model": "Qwen3-235B-A22B", "gpu": "H200", "n_gpus": "8", "tp": "8", "ep": "", "engine": "trtllm"}
+    found = deployment(point(tmp_path, **row).run)
+    assert found.decode.ep == 1
+    assert found.stored is not None
+    assert found.stored.weights is WeightFormat.FP8
+    assert deployment(point(tmp_path, **row | {"engine": "vllm"}).run).decode.ep == 8

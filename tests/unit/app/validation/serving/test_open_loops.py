@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from meshwright.app.evidence.serving.deployment import Deployment, deployment
-from meshwright.app.evidence.serving.open_loops import OpenLoop, cut_lognormal, lengths_of, open_loop
+from meshwright.app.evidence.serving.open_loops import OpenLoop, cut_lognormal, lengths_of, open_figures, open_loop
 from meshwright.app.evidence.serving.open_report import (
     FRONT_END_PER_S,
     OpenLaw,
@@ -22,13 +22,17 @@ from meshwright.app.evidence.serving.open_report import (
 )
 from meshwright.app.evidence.serving.open_rows import OPEN_COLUMNS, OPEN_OPTIONAL_COLUMNS, words_of_plan
 from meshwright.app.evidence.serving.recipes import BenchmarkSource
-from meshwright.app.evidence.serving.replay import default_constants
+from meshwright.app.evidence.serving.replay import default_constants, replay
 from meshwright.app.evidence.serving.report import serving_report, serving_report_document, validate_serving
 from meshwright.app.evidence.serving.rows import Arrival, MeasuredPoint, read_measured_points
 from meshwright.app.evidence.training.cells import NotPredictedError
+from meshwright.app.models.checkpoint import CheckpointFormat
 from meshwright.costmodels.errors import InvalidInputError
+from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.queueing.simulation.replica import Admission
+from meshwright.costmodels.serving.engine_profile import Quantised
+from meshwright.costmodels.units import DType
 from tests.unit.app.validation.serving.tables import point
 
 MADE_UP = {
@@ -277,3 +281,34 @@ def test_the_report_has_open_loops_and_counts_copies_once(tmp_path: Path) -> Non
 def test_a_table_without_open_loops_says_nothing_of_them(tmp_path: Path) -> None:
     report = serving_report([point(tmp_path)], file="points.csv")
     assert report.open_loops is None and "open_loops" not in serving_report_document(report)
+
+
+_BURST = {"concurrency": "open loop", "rate_req_s": "10", "requests": "300", "precision": "bfloat16", "ttft_ms": "60000"}
+
+
+def test_a_row_with_a_rate_and_no_clients_is_an_open_loop(tmp_path: Path) -> None:
+    found = deployment(point(tmp_path, **_BURST, max_num_seqs="64", max_num_batched_tokens="2048").run)
+    assert (found.requests_per_s, found.requests, found.clients) == (10.0, 300, None)
+    assert (found.precision, found.flags.sequences, found.step_tokens) == (DType.BF16, 64, 2048)
+    closed = deployment(point(tmp_path, **_BURST | {"concurrency": "8"}).run)
+    assert (closed.requests_per_s, closed.clients, closed.requests) == (None, 8, None)
+
+
+def test_a_finite_run_is_predicted_from_its_first_request_to_its_last(tmp_path: Path) -> None:
+    """Twice the requests of a queue that grows wait twice as long; a run that goes on has no such end."""
+    given = deployment(point(tmp_path, **_BURST | {"rate_req_s": "400"}, max_num_seqs="16").run)
+    constants = default_constants(given.engine)
+    loop = open_loop(given, constants)
+    assert len(loop.run().ttft_s) == 300
+    assert float(loop.run().requests.arrival_s[-1]) == pytest.approx(300 / 400)
+    short, long = (open_figures(replace(given, requests=count), constants) for count in (300, 600))
+    assert long.ttft_mean_ms == pytest.approx(2.0 * short.ttft_mean_ms, rel=0.15)
+    answered_per_s = short.output_tokens_per_s / given.output_tokens
+    assert 0.0 < answered_per_s < 400.0
+
+
+def test_weights_in_int4_are_predicted(tmp_path: Path) -> None:
+    row = {"model": "moonshotai/Kimi-K2.5", "gpu": "h200_sxm", "n_gpus": "8", "tp": "8", "precision": "int4"}
+    found = deployment(point(tmp_path, **row).run)
+    assert found.stored == CheckpointFormat(DType.BF16, WeightFormat.INT4, Quantised.FEED_FORWARD)
+    assert replay(found, default_constants(found.engine)).tpot_ms is not None
