@@ -29,7 +29,7 @@ from meshwright.solver.switching import switch_bytes
 from tests.integration.calibrations.service import fitted
 from tests.integration.replans.rest_replans import BySize, Json, Receiver, ask, put
 from tests.support.fakes import FakeSolver
-from tests.support.requests_given import tiny_graph, training
+from tests.support.requests_given import training
 from tests.support.service import running_service
 
 pytestmark = pytest.mark.both_databases
@@ -130,8 +130,9 @@ def test_a_new_calibration_starts_a_batch_of_what_follows_it(sized: httpx.Client
 def test_the_report_says_what_moves_to_switch(settings: Settings) -> None:
     with running_service(settings, SearchingSolver()) as client:
         put(client, 2)
-        # Two stages: with fewer devices, some of them come to hold the other one.
-        request = training(cluster={"name": "prod"}, model={"graph": tiny_graph()}, search={"pp": [2]})
+        # Two stages: with fewer devices, some of them come to hold the other one. A smaller model would leave a node idle.
+        search = {"pp": [2], "tp": [1], "cp": [1], "microbatch": [1], "schedules": ["1f1b"]}
+        request = training(cluster={"name": "prod"}, model={"catalog": "llama-3.2-1b"}, search=search)
         asked = client.post("/v1/plans", json=request)
         assert asked.is_success, asked.text
         batch = finished(client, put(client, 1, replan="start")["replan"])
