@@ -28,6 +28,21 @@ class DivisibleStop(Stop, Protocol):
         ...
 
 
+@runtime_checkable
+class WeighingStop(Stop, Protocol):
+    """A rule that bounds work: it is told of units that take far longer than one look stands for."""
+
+    def spend(self, work: float) -> None:
+        """Count so many looks beside those that were asked."""
+        ...
+
+
+def spend(stop: Stop, work: float) -> None:
+    """Tell a rule that bounds work of so much; others go by the clock."""
+    if isinstance(stop, WeighingStop):
+        stop.spend(work)
+
+
 def part_of(stop: Stop, share: float) -> Stop:
     """The rule of a part of a search; the rule of all of it where that can't be divided."""
     return stop.part(share) if isinstance(stop, DivisibleStop) else stop

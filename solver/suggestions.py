@@ -183,7 +183,8 @@ PART_WORK = 2_000
 takes 388 on twelve nodes of eight H100, 474 on sixteen."""
 
 SERVING_WORK = AskBudget(change=60, ladder=90, all=300)
-"""Once for each simulation, of ten thousand requests where it is not screened out."""
+"""Once for each simulation, of ten thousand requests where it is not screened out; a simulation of many steps counts as several
+(`solver.serving.promise.evaluation.STEPS_OF_A_LOOK`)."""
 
 RESCUE_WORK = AskBudget(change=1_000, ladder=1_200, all=2_400, enough=3)
 """The same where a request has no plan: a search for one takes 400 to 900 of them. Three
@@ -213,6 +214,10 @@ class BoundedAsking:
         """Return True if the search is to stop now."""
         self.left -= 1
         return self._is_over or self.left < 0 or self._stop()
+
+    def spend(self, work: float) -> None:
+        """Count work that takes as long as so many looks."""
+        self.left -= math.floor(work)
 
     def note(self, progress: Progress) -> None:
         """Take note of a moment of the search."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -65,14 +65,64 @@ def _best_plan(request: TrainingRequest, *, stop: Stop, progress: OnProgress) ->
     if has_kernel_bound(request) and isinstance(stop, DivisibleStop):
         floor_s = kernel_bound_s(request, stop=part_of(stop, SHARE_OF_FLOOR))
     told = NeverWorse(progress, floor_s, alone=alone)
-    best: Plan | None = None
-    for place, form in enumerate(asked):
-        # Later forms have what earlier ones leave of their parts beside their own.
-        left = sum(each.parts for each in asked[place:])
-        part = part_of(stop, form.parts / left) if form.parts < left else stop
-        best = form.search(request, best, stop=part, progress=told)
-    assert best is not None, "every request has equal pipelines searched"
+    ended = _searched(request, asked, None, stop=stop, progress=told)
+    best = ended[-1].plan
+    # What some forms leave of the time goes to those that their part of it ended, as long as there are any.
+    for _ in asked:
+        first = next((place for place, each in enumerate(ended) if each.was_stopped), None)
+        if first is None or best.certificate.status is Status.OPTIMAL or stop():
+            break
+        given = ended[first - 1].plan if first else None
+        open_ones = frozenset(each.form for each in ended if each.was_stopped)
+        again = _searched(request, asked[first:], given, open_ones, stop=stop, progress=told)
+        ended = [*ended[:first], *again]
+        best = _better_proven(best, ended[-1].plan)
     return bounded_by(best, floor_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Searched:
+    """The answer of a form and those before it, and whether its part of the time ended its search."""
+
+    form: Form
+    plan: Plan
+    was_stopped: bool
+
+
+def _searched(
+    request: TrainingRequest,
+    forms: Sequence[TrainingForm[Any]],
+    given: Plan | None,
+    open_ones: frozenset[Form] = frozenset(Form),
+    *,
+    stop: Stop,
+    progress: OnProgress,
+) -> list[_Searched]:
+    """Search forms one after another, each with its part of the time that is left; those that are not open need none."""
+    found = list[_Searched]()
+    for place, form in enumerate(forms):
+        # Later forms have what earlier ones leave of their parts beside their own.
+        left = sum(each.parts for each in forms[place:] if each.form in open_ones)
+        is_divided = form.form in open_ones and form.parts < left
+        part = part_of(stop, form.parts / left) if is_divided else stop
+        given = form.search(request, given, stop=part, progress=progress)
+        found.append(_Searched(form.form, given, is_divided and not _is_proven(given) and part()))
+    return found
+
+
+def _is_proven(plan: Plan) -> bool:
+    return plan.certificate.status is Status.OPTIMAL or (plan.is_decided and not plan.feasible)
+
+
+def _better_proven(before: Plan, again: Plan) -> Plan:
+    """The better of two answers to one request, with the better of their bounds; the later one where they are as good."""
+    was, now = before.certificate.objective, again.certificate.objective
+    if now is None:
+        return again if was is None and again.is_decided else before
+    if was is None:
+        return again
+    best, other = (again, before) if now <= was * (1 + RELATIVE_TIE) else (before, again)
+    return bounded_by(best, other.certificate.bound or 0.0)
 
 
 def predict_training(request: TrainingRequest, plan: Plan) -> Plan:

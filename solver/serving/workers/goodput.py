@@ -323,21 +323,20 @@ def most_answers(question: Question) -> ServingSearchResult:
     undecided = Counter(entry[1] for entry in ahead)
     while ahead and (result.best is None or -ahead[0][0] > result.best.requests_per_s):
         bound, key, _, replicas, engine, usable = ahead[0]
+        kept = list[Measured]()
         try:
-            found = _most_of(question, usable, replicas)
+            _keep_of(question, usable, replicas, kept)
         except SearchStoppedError:
+            # What was found of this number counts, its bound as that of what was not.
+            _take_better(question, _most_of(question, kept), result)
             result.bound, result.stopped = -1.0 / bound, True
             return result
+        found = _most_of(question, kept)
         heappop(ahead)
         if found is None:
             why = f"misses the targets with {replica_count(replicas)} in simulation, whatever the batch limits"
             result.refused.append(Refused(engine, Cause.RATE, why, -1.0 / bound))
-        elif result.best is None or _order(question, found.measured) < _order(question, result.best.measured):
-            if result.best is not None:
-                result.beaten.append(result.best)
-            result.best = found
-        else:
-            result.beaten.append(found)
+        _take_better(question, found, result)
         undecided[key] -= 1
         if undecided[key] == 0:
             del undecided[key]
@@ -376,11 +375,28 @@ def _rate_bound(question: Question, usable: list[Candidate], share: Share) -> fl
     return share.load / clients * question.evaluator.rate_bound(replace(largest, sequences=min(most, clients)))
 
 
-def _most_of(question: Question, usable: list[Candidate], replicas: int) -> Found | None:
-    """The batch limits that answer most with so many replicas and keep the promise; None where none keeps it."""
-    share = Share(question.load, replicas)
-    kept = [measured for measured in measurements(question.evaluator, usable, share) if measured.keeps]
+def _keep_of(question: Question, usable: list[Candidate], replicas: int, kept: list[Measured]) -> None:
+    """Append the batch limits that keep the promise with so many replicas."""
+    kept.extend(
+        measured for measured in measurements(question.evaluator, usable, Share(question.load, replicas)) if measured.keeps
+    )
+
+
+def _most_of(question: Question, kept: list[Measured]) -> Found | None:
+    """The one that answers most of those that keep the promise; None where there are none."""
     return Found(min(kept, key=lambda measured: _order(question, measured))) if kept else None
+
+
+def _take_better(question: Question, found: Found | None, result: ServingSearchResult) -> None:
+    """Put what was found in the place of the best if it is better, else among the beaten."""
+    if found is None:
+        return
+    if result.best is None or _order(question, found.measured) < _order(question, result.best.measured):
+        if result.best is not None:
+            result.beaten.append(result.best)
+        result.best = found
+    else:
+        result.beaten.append(found)
 
 
 def _order(question: Question, measured: Measured) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -65,7 +65,7 @@ class Combinations:
     def __iter__(self) -> Iterator[Sharding]:
         """Each sharding once, in canonical order."""
         every = itertools.chain.from_iterable(itertools.product(*way) for way in self.ways)
-        return every if len(self.ways) < 2 else iter(dict.fromkeys(every))
+        return every if len(self.ways) < 2 else _each_once(every)
 
     @cached_property
     def of_blocks(self) -> tuple[tuple[Choice, ...], ...]:
@@ -76,6 +76,15 @@ class Combinations:
         """The shardings with one choice of a block."""
         ways = (way for way in self.ways if choice in way[block])
         return Combinations(tuple((*way[:block], (choice,), *way[block + 1 :]) for way in ways))
+
+
+def _each_once(shardings: Iterable[Sharding]) -> Iterator[Sharding]:
+    """Yield each sharding where it comes first."""
+    seen = set[Sharding]()
+    for sharding in shardings:
+        if sharding not in seen:
+            seen.add(sharding)
+            yield sharding
 
 
 class BlockCosts:
@@ -112,6 +121,10 @@ class BlockCosts:
                 yield unit
         finally:
             self._stop = before
+
+    def heed(self) -> None:
+        """Raise SearchStopped if the rule says so that `stopped_by` was given."""
+        heed(self._stop)
 
     @cached_property
     def block_names(self) -> tuple[str, ...]:

@@ -187,8 +187,8 @@ class Bundling:
         """Entries of a bundle that may beat ``below``, lowest bound first; of all others the first alone."""
         return FamilyView(self._shared, replace(bundle.family, places=bundle.places)).entries(below)
 
-    def members(self, family: CandidateFamily, entry: BoundedMembers, below: float) -> list[tuple[float, Pending]]:
-        """The members of an entry that may fit, with their bounds."""
+    def members(self, family: CandidateFamily, entry: BoundedMembers, below: float) -> Iterator[tuple[float, Pending]]:
+        """Yield the members of an entry that may fit, with their bounds. Raises SearchStopped between some and the next."""
         return FamilyView(self._shared, family).members(entry, below)
 
 

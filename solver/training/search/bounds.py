@@ -117,7 +117,7 @@ class BlockChoices:
         mine = self.first_row[self.main] + np.arange(len(self.rows[self.main]))
         return np.where(self.layer_block == self.main, mine[:, None], others)
 
-    def of_shardings(self, shardings: list[Sharding]) -> IntArray:
+    def of_shardings(self, shardings: Sequence[Sharding]) -> IntArray:
         """[sharding, layer] rows."""
         index = [{choice: i for i, choice in enumerate(choices)} for choices in self.rows]
         rows = [
@@ -125,9 +125,11 @@ class BlockChoices:
         ]
         return np.array(rows, np.int64)[:, self.layer_block]
 
-    def with_main(self, choice: tuple[int, ...]) -> list[Sharding]:
-        """The shardings with a choice of the main block."""
-        return list(self.combinations.with_choice(self.main, choice))
+    def with_main(self, choice: tuple[int, ...], *, at_once: int) -> Iterator[tuple[Sharding, ...]]:
+        """Yield the shardings with a choice of the main block, so many at once: there may be millions."""
+        left = iter(self.combinations.with_choice(self.main, choice))
+        while some := tuple(itertools.islice(left, at_once)):
+            yield some
 
 
 def laid(rows: Rows, of_layer: IntArray) -> Laid:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -38,6 +38,9 @@ from meshwright.solver.training.search.bundle_kernels import (
 )
 from meshwright.solver.training.space.candidates import Candidate, CandidateFamily
 from meshwright.solver.training.space.state_places import StatePlace
+
+SHARDINGS_AT_ONCE = 4096
+"""Whole shardings that are bounded between two looks at the stopping rule: models of several unlike blocks have millions."""
 
 # The least work of each sharding: what bounds a schedule before its memory and sends are looked at.
 
@@ -173,7 +176,7 @@ class FamilyView:
         held = vectors[:, Criterion.PARAMETERS] * each[0] + vectors[:, Criterion.EXPERT_PARAMETERS] * each[1]
         return np.asarray(held, np.float64)
 
-    def _laid(self, place: StatePlace, shardings: list[Sharding] | None = None) -> Laid:
+    def _laid(self, place: StatePlace, shardings: Sequence[Sharding] | None = None) -> Laid:
         """The layouts of all choices of the main block, or of whole shardings."""
         rows = self.rows(place)
         if shardings is not None:
@@ -273,20 +276,15 @@ class FamilyView:
                 (found if bound < below else losing).append(entry)
         return sorted(found or losing, key=lambda entry: entry.bound)
 
-    def members(self, entry: BoundedMembers, below: float) -> list[tuple[float, Pending]]:
-        """The members of an entry that may fit, with their bounds."""
-        shardings = self.choices.with_main(entry.main)
-        of, limit = self._laid(entry.candidate.place, shardings), np.full(len(shardings), below)
-        bounds = (
-            some_layers(self, of, entry.candidate, limit)
-            if entry.some_layers
-            else schedule_bounds(self, of, entry.candidate, limit)
-        )
-        return [
-            (max(entry.bound, float(bound)), Pending(entry.candidate, sharding, entry.some_layers))
-            for bound, sharding in zip(bounds, shardings, strict=True)
-            if bound < np.inf
-        ]
+    def members(self, entry: BoundedMembers, below: float) -> Iterator[tuple[float, Pending]]:
+        """Yield the members of an entry that may fit, with their bounds. Raises SearchStopped between some and the next."""
+        bounds_of = some_layers if entry.some_layers else schedule_bounds
+        for shardings in self.choices.with_main(entry.main, at_once=SHARDINGS_AT_ONCE):
+            self.costs.heed()
+            of, limit = self._laid(entry.candidate.place, shardings), np.full(len(shardings), below)
+            for bound, sharding in zip(bounds_of(self, of, entry.candidate, limit), shardings, strict=True):
+                if bound < np.inf:
+                    yield max(entry.bound, float(bound)), Pending(entry.candidate, sharding, entry.some_layers)
 
 
 def schedule_bounds(view: FamilyView, of: Laid, candidate: Candidate, below: FloatArray) -> FloatArray:

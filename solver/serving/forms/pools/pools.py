@@ -215,7 +215,7 @@ class PoolsSimulator:
         )
 
     def _run(self, pools: PlacedPools, load: float, transfer: CacheTransfer, requests: int) -> DisaggregatedResult:
-        self._evaluator.count_simulation()
+        self._evaluator.count_simulation(self._evaluator.least_steps(pools.prefill.candidate.step_tokens, requests))
         stream = self._stream(load, requests)
         seed = self._evaluator.seed
         if load not in self._prefilled and len(self._prefilled) == _KEPT_LOADS:

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
 
 from meshwright.solver import api
 from meshwright.solver.answer.layouts import Kinds, Pools, Replicas, Switched
+from meshwright.solver.control import ignore_progress
 from meshwright.solver.problem.choices import FrontierScope, Improvements, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
+from meshwright.solver.problem.serving_load import ClosedArrivals
+from meshwright.solver.problem.token_counts import token_count
+from meshwright.solver.serving.promise import evaluation
 from tests.support.stopping import FIRST_LOOKS, LookLimit, Whole, assert_answers, solving, whole
 from tests.unit.solver.serving.layout_of import request_of
 from tests.unit.solver.serving.requests import serving_request
@@ -30,6 +34,11 @@ def aiming(form: type, objective: Objective) -> ServingRequest:
     return replace(request_of(form), objective=objective)
 
 
+def answering(request: ServingRequest) -> ServingRequest:
+    """The request of clients that wait for their answers."""
+    return replace(request, workload=replace(request.workload, arrivals=ClosedArrivals(process="closed", concurrency=4)))
+
+
 KINDS: dict[str, Callable[[], ServingRequest]] = {
     "replicas": lambda: request_of(Replicas),
     "pools": lambda: request_of(Pools),
@@ -39,6 +48,7 @@ KINDS: dict[str, Callable[[], ServingRequest]] = {
     "pools_goodput": lambda: aiming(Pools, Objective.THROUGHPUT),
     "kinds_goodput": lambda: aiming(Kinds, Objective.THROUGHPUT),
     "switched_goodput": lambda: aiming(Switched, Objective.THROUGHPUT),
+    "replicas_answers": lambda: answering(aiming(Replicas, Objective.THROUGHPUT)),
     "replicas_energy": lambda: aiming(Replicas, Objective.ENERGY),
     "pools_energy": lambda: aiming(Pools, Objective.ENERGY),
     "every_mode": lambda: searching(request_of(Pools), modes=tuple(ServingMode)),
@@ -75,3 +85,31 @@ def test_trials_are_listed_whatever_look_ends_their_search() -> None:
     for at in (*FIRST_LOOKS, *range(34, limit.looks.so_far, 1 + limit.looks.so_far // 10)):
         found = api.serving_trials(request, plan, most=3, has_kept=lambda _: None, stop=LookLimit(at))
         assert 1 <= len(found) <= 3
+
+
+@dataclass
+class Weighing:
+    """A rule that never ends a search, and adds up the work that it is told of."""
+
+    looks: int = 0
+    spent: float = 0.0
+
+    def __call__(self) -> bool:
+        self.looks += 1
+        return False
+
+    def spend(self, work: float) -> None:
+        self.spent += work
+
+
+@pytest.mark.parametrize("kind", ["replicas", "pools", "kinds", "switched", "replicas_answers"])
+def test_a_rule_that_bounds_work_is_told_of_the_steps_of_simulations(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the form: a request with prompts of a million tokens takes as many steps as hundreds of others."""
+    monkeypatch.setattr(evaluation, "STEPS_OF_A_LOOK", 1)
+    rule = Weighing()
+    plan = api.solve(KINDS[kind](), stop=rule, progress=ignore_progress)
+    assert plan.search.evaluated and rule.looks >= plan.search.evaluated
+    # No step holds more than 4096 tokens (`few_batch_limits`), no simulation is of fewer than 300 requests.
+    prompt = KINDS[kind]().workload.prompt_tokens
+    assert prompt is not None
+    assert rule.spent >= 300 * plan.search.evaluated * token_count(prompt).mean / 4096

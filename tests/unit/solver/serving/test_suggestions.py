@@ -13,14 +13,16 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason, unfinished_search
 from meshwright.solver.api import solve
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Improvements
+from meshwright.solver.problem.choices import Improvements, Objective
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
 from meshwright.solver.serving.changes import is_tight, serving_changes
 from meshwright.solver.serving.engines.layouts import layouts
 from meshwright.solver.serving.nearest import nearest_to
-from meshwright.solver.suggestions import LEAST_GAIN, said_of_none
+from meshwright.solver.serving.promise import evaluation
+from meshwright.solver.serving.promise.evaluation import Evaluator
+from meshwright.solver.suggestions import LEAST_GAIN, RESCUE_WORK, said_of_none
 from tests.unit.solver.serving.requests import cluster, serving_request
 from tests.unit.solver.training.suggestions import changed
 
@@ -110,6 +112,29 @@ def test_where_no_change_helps_the_answer_says_so_in_one_sentence() -> None:
     undecided = replace(plan, reason=unfinished_search(1, looked_for="a plan", remedies=()))
     assert "2 changes that were tried has a plan, 1 of them undecided" in said_of_none((plan, undecided), is_stopped=False)
     assert said_of_none((plan,), is_stopped=False).startswith("no single change helps (1 were tried)")
+
+
+def test_advice_on_long_prompts_takes_no_more_steps_than_that_on_short_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request of which fits in no memory: a bound says so, and a simulation of any change is of 1,500 such prompts."""
+    clients = ClosedArrivals(process="closed", concurrency=1)
+    request = serving_request(
+        model_name="llama-3.1-70b", prompt=120_000, ttft_ms=None, tpot_ms=None, objective=Objective.THROUGHPUT
+    )
+    request = replace(request, cluster=cluster(per_node=2), workload=replace(request.workload, arrivals=clients))
+    steps = list[float]()
+    count = Evaluator.count_simulation
+
+    def counted(self: Evaluator, of_one: float = 0.0) -> None:
+        count(self, of_one)
+        steps.append(of_one)
+
+    monkeypatch.setattr(Evaluator, "count_simulation", counted)
+    monkeypatch.setattr(evaluation, "STEPS_OF_A_LOOK", 100)
+    plan = solve(request, stop=never_stop, progress=ignore_progress)
+    assert plan.reason is not None and plan.reason.constraint == "memory" and plan.search.evaluated == 0
+    assert plan.suggestions, plan.reason.remedies
+    # The last one of each change may be begun with little left.
+    assert sum(steps) <= 100 * RESCUE_WORK.all + len(plan.suggestions) * max(steps)
 
 
 def test_the_nearest_layouts_are_a_part_of_the_space() -> None:

@@ -10,13 +10,16 @@ import pytest
 
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.training.costs.block_costs import Combinations
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import Sharding, evaluate_decision
+from meshwright.solver.training.search import family_view
 from meshwright.solver.training.search.aims import Pending
 from meshwright.solver.training.search.best_first import Bundling, expand, member_of
 from meshwright.solver.training.search.bounds import Member
 from meshwright.solver.training.search.partition import MemoryShortfall, cut
 from meshwright.solver.training.space.candidates import SOME_LAYERS, Candidate, CandidateFamily, families
+from tests.support.stopping import LookLimit
 from tests.unit.solver.training.full_space import full_request
 from tests.unit.solver.training.layered import layered_request
 
@@ -107,6 +110,39 @@ def test_a_bundle_is_opened_into_all_its_members(seed: int) -> None:
                     else:
                         waiting.append((bound, node))
             assert opened == listed
+
+
+@pytest.mark.parametrize("seed", SEEDS[:6])
+def test_members_are_listed_between_looks_at_the_stopping_rule(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Assert that a rule which ends the search at a look gets the members before it, whichever look it is, and no others."""
+    request = full_request(seed)
+    costs = TrainingCosts(request)
+    for family in wide_families(request, costs):
+        bundling = Bundling(costs)
+        entries = [e for _, bundle in bundling.by_place(family, math.inf) for e in bundling.entries(bundle, math.inf)]
+        for entry in entries[:3]:
+            every = list(bundling.members(family, entry, math.inf))
+            with monkeypatch.context() as few:
+                few.setattr(family_view, "SHARDINGS_AT_ONCE", 1)
+                assert list(bundling.members(family, entry, math.inf)) == every
+                for at in range(1, 5):
+                    found, limit = list[tuple[float, Pending]](), LookLimit(at)
+                    with costs.stopped_by(limit) as unit:
+                        for member in bundling.members(family, entry, math.inf):
+                            found.append(member)
+                    assert found == every[: len(found)]
+                    assert len(found) <= at - 1
+                    assert unit.was_stopped or found == every
+
+
+def test_shardings_of_many_blocks_are_listed_only_as_far_as_they_are_asked_for() -> None:
+    """As those of an encoder and a decoder: 2 ways of 40 choices for each of 8 blocks."""
+    way = tuple(tuple((choice,) for choice in range(40)) for _ in range(8))
+    many = Combinations((way, tuple(reversed(way))))
+    first = list(itertools.islice(many, 5))
+    assert first == [(*((0,),) * 7, (last,)) for last in range(5)]
+    twice = Combinations(((((0,), (1,)),),) * 2)
+    assert list(twice) == [((0,),), ((1,),)]
 
 
 @pytest.mark.slow_beyond(2)

@@ -8,14 +8,20 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
 from meshwright.solver import api
-from meshwright.solver.control import ignore_progress, never_stop
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.predicted import Status
+from meshwright.solver.control import OnProgress, Stop, ignore_progress, never_stop
+from meshwright.solver.problem.choice import Form
 from meshwright.solver.problem.choices import FrontierScope, GroupOrder, Improvements, Objective
 from meshwright.solver.problem.request import Slo, TrainingRequest
+from meshwright.solver.training import planner
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
+from meshwright.solver.training.planner import TrainingForm
 from meshwright.solver.training.search.best_first import search
 from tests.support.stopping import FIRST_LOOKS, TIE, LookLimit, Whole, assert_answers, solving, whole
 from tests.unit.solver.training.instances import random_request
@@ -127,3 +133,44 @@ def test_costs_within_a_search_are_not_cut_off_after_it() -> None:
     costs = TrainingCosts(request)
     search(request, costs, stop=LookLimit(40), progress=ignore_progress)
     assert search(request, costs, stop=never_stop, progress=ignore_progress).complete
+
+
+@pytest.mark.parametrize("kind", ["by_group", "stagewise_mixed"])
+def test_what_forms_leave_of_a_limit_goes_to_those_that_their_part_of_it_ended(kind: str) -> None:
+    """Assert that a search is proven with three times the looks that it takes to its end, whichever form takes most of them."""
+    ended = to_its_end(kind)
+    assert ended.plan.certificate.status is Status.OPTIMAL
+    proven = api.solve(KINDS[kind](), stop=LookLimit(3 * ended.n_looks), progress=ignore_progress)
+    assert proven.certificate.status is Status.OPTIMAL
+    assert proven.certificate.objective == pytest.approx(ended.plan.certificate.objective, rel=TIE)
+
+
+FIRST_NEEDS, LAST_NEEDS = 70, 5
+"""Looks of two forms to their proven ends."""
+
+
+def test_a_form_that_its_part_ended_is_searched_again_with_all_that_others_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    request, best = random_request(LAUNCHABLE), to_its_end("launchable").plan
+    objective = best.certificate.objective
+    assert objective is not None
+    unproven = replace(best.certificate, status=Status.FEASIBLE, bound=objective / 2, gap=0.5)
+    begun = list[tuple[Form, int]]()
+
+    def form(of: TrainingForm[Any], needs: int, parts: int) -> TrainingForm[Any]:
+        def searched(request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+            begun.append((of.form, limit.looks.so_far))
+            is_proven = not any(stop() for _ in range(needs)) and (given is None or given.certificate.status is Status.OPTIMAL)
+            return best if is_proven else replace(best, certificate=unproven)
+
+        return replace(of, search=searched, parts=parts)
+
+    first, by_group, last = planner.FORMS
+    monkeypatch.setattr(planner, "FORMS", (form(first, FIRST_NEEDS, 1), by_group, form(last, LAST_NEEDS, 3)))
+    monkeypatch.setattr(planner, "forms_asked", lambda _: {first.form, last.form})
+    for at, status, times in ((120, Status.OPTIMAL, 2), (90, Status.FEASIBLE, 2), (400, Status.OPTIMAL, 1)):
+        begun.clear()
+        limit = LookLimit(at)
+        plan = planner.plan_training(request, stop=limit, progress=ignore_progress)
+        assert plan.certificate.status is status, at
+        assert [each for each, _ in begun] == [first.form, last.form] * times
+        assert limit.looks.so_far <= at + 2 * LAST_NEEDS
