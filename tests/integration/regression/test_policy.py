@@ -14,7 +14,7 @@ from tests.support.command_line import Json
 
 
 def slower_network(request: Json) -> None:
-    request["cluster"]["groups"][0]["node"]["inter"]["bytes_per_s"] = 1e9
+    request["cluster"]["groups"][0]["node"]["inter"]["bytes_per_s"] = 6e9
 
 
 def write_project_file(folder: Path, **fields: Any) -> None:
