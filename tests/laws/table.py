@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
-from tests.laws import every_value, growth, learning, other_kind
+from tests.laws import (
+    every_value,
+    growth,
+    learning,
+    names,
+    other_kind,
+    wider,
+    written_out,
+)
 
-LAWS = {"growth": growth.LAW, "learning": learning.LAW, "every_value": every_value.LAW, "other_kind": other_kind.LAW}
+LAWS = {
+    "growth": growth.LAW,
+    "wider": wider.LAW,
+    "learning": learning.LAW,
+    "every_value": every_value.LAW,
+    "other_kind": other_kind.LAW,
+    "written_out": written_out.LAW,
+    "names": names.LAW,
+}
