@@ -8,6 +8,7 @@ from tests.laws import (
     learning,
     names,
     other_kind,
+    parts,
     wider,
     written_out,
 )
@@ -20,4 +21,5 @@ LAWS = {
     "other_kind": other_kind.LAW,
     "written_out": written_out.LAW,
     "names": names.LAW,
+    "parts": parts.LAW,
 }
