@@ -9,6 +9,7 @@ from tests.laws import (
     names,
     other_kind,
     parts,
+    predicted,
     wider,
     written_out,
 )
@@ -22,4 +23,5 @@ LAWS = {
     "written_out": written_out.LAW,
     "names": names.LAW,
     "parts": parts.LAW,
+    "predicted": predicted.LAW,
 }
