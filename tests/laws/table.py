@@ -10,6 +10,7 @@ from tests.laws import (
     other_kind,
     parts,
     predicted,
+    rows,
     wider,
     written_out,
 )
@@ -24,4 +25,5 @@ LAWS = {
     "names": names.LAW,
     "parts": parts.LAW,
     "predicted": predicted.LAW,
+    "rows": rows.LAW,
 }
