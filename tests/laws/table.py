@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.laws import (
     every_value,
+    exported,
     growth,
     learning,
     names,
@@ -26,4 +27,5 @@ LAWS = {
     "parts": parts.LAW,
     "predicted": predicted.LAW,
     "rows": rows.LAW,
+    "exported": exported.LAW,
 }
