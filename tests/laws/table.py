@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.laws import (
+    better,
     every_value,
     exported,
     growth,
@@ -28,4 +29,5 @@ LAWS = {
     "predicted": predicted.LAW,
     "rows": rows.LAW,
     "exported": exported.LAW,
+    "better": better.LAW,
 }
