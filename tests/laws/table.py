@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.laws import (
+    accuracy,
     better,
     every_value,
     exported,
@@ -30,4 +31,5 @@ LAWS = {
     "rows": rows.LAW,
     "exported": exported.LAW,
     "better": better.LAW,
+    "accuracy": accuracy.LAW,
 }
