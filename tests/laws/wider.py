@@ -26,7 +26,7 @@ _TRAINING: dict[str, list[Any]] = {
     "recompute": ["none", "selective", "full"],
     "zero_stages": [0, 1, 2, 3],
 }
-_SERVING: dict[str, list[Any]] = {"tp": [1, 2, 4], "pp": [1, 2], "modes": ["aggregated", "disaggregated", "switched"]}
+_SERVING: dict[str, list[Any]] = {"tp": [1, 2, 4], "pp": [1, 2], "modes": ["aggregated", "disaggregated"]}
 SPACES = ("launchable", "free")
 
 
