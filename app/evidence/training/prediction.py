@@ -43,6 +43,7 @@ from meshwright.solver.training.report.bands import (
 )
 from meshwright.solver.training.report.plan_report import axes_of, decided_plan
 from meshwright.solver.training.space.candidates import Candidate
+from meshwright.solver.verify.check import check
 
 # Constants that may be fitted to measured runs: rates that a device sustains, speeds of a cluster's links, laws of memory.
 
@@ -185,8 +186,14 @@ def predict_run(run: Run, constants: Constants | None = None) -> Prediction:
 
 
 def predict_run_with_band(run: Run, constants: Constants | None = None) -> Prediction:
-    """The same with the band of the step time, which is wider where nothing is known of the source."""
+    """The same with the band of the step time, which is wider where nothing is known of the source, and judged by the checker.
+
+    Raises NotPredictedError for a prediction that the checker refuses, too.
+    """
     costed = costed_run(run, constants)
+    refused = refusal(costed)
+    if refused is not None:
+        raise NotPredictedError(refused)
     cost, decision = costed.cost, costed.decision
     kinds = costed.costs.stage_kinds(decision.candidate)
     tables = costed.costs.stage_tables(decision.candidate, decision.sharding, kinds)
@@ -203,6 +210,15 @@ def predict_run_with_band(run: Run, constants: Constants | None = None) -> Predi
     shown = _shown_memory(cost, run.reading)
     kernels = unmeasured_kernels(costed.request)[1]
     return Prediction(cost.step_time_s, shown, _fits(cost), (band.low, band.high), traits, kernels)
+
+
+def refusal(costed: CostedRun) -> str | None:
+    """Why the checker refuses the prediction of a run, None where it does not. A run may need more memory than there is: its
+    prediction says that it does not fit."""
+    fits = _fits(costed.cost)
+    broken = (each for each in check(costed.plan(), costed.request) if fits or not each.limit)
+    first = next(broken, None)
+    return None if first is None else f"the checker refuses the prediction: {first}"
 
 
 def costed_run(run: Run, constants: Constants | None = None) -> CostedRun:

@@ -21,6 +21,7 @@ from meshwright.app.launching.parts.served import (
     require_engine,
     uneven_layers,
 )
+from meshwright.app.launching.parts.serving import share_in_hundredths
 from meshwright.costmodels.model.dims import EXPERTS, FFN, SHARED_FFN
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.queueing.router import Router
@@ -287,7 +288,7 @@ def static_share(workers: Workers, request: ServingRequest) -> float:
         for devices in stage.devices
         for group in cluster.groups_spanned(devices.first, devices.count)
     ]
-    return math.floor(min(max(shares), 1.0) * 100) / 100
+    return share_in_hundredths(max(shares))
 
 
 def lost_in_words(axes: Axes, request: ServingRequest, *, both_phases: bool = True) -> tuple[str, ...]:

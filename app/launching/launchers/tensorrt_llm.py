@@ -25,6 +25,7 @@ from meshwright.app.launching.parts.served import (
     require_engine,
     uneven_layers,
 )
+from meshwright.app.launching.parts.serving import share_in_hundredths
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
@@ -205,7 +206,7 @@ def cache_share(workers: Workers, request: ServingRequest) -> float:
         for devices in stage.devices
         for group in request.cluster.groups_spanned(devices.first, devices.count)
     ]
-    return math.floor(min(max(shares), 1.0) * 100) / 100
+    return share_in_hundredths(max(shares))
 
 
 def _speculation(workload: ServingWorkload) -> dict[str, Any]:

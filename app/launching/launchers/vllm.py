@@ -24,6 +24,7 @@ from meshwright.app.launching.parts.served import (
     require_engine,
     uneven_layers,
 )
+from meshwright.app.launching.parts.serving import share_in_hundredths
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.model.dims import EXPERTS
 from meshwright.costmodels.model.formats import WeightFormat
@@ -338,7 +339,7 @@ def memory_utilisation(workers: Workers, request: ServingRequest) -> float:
         for devices in stage.devices
         for group in cluster.groups_spanned(devices.first, devices.count)
     )
-    return math.floor(min(used, 1.0) * 100) / 100
+    return share_in_hundredths(used)
 
 
 def _node_words(axes: Axes, request: ServingRequest) -> list[Words]:

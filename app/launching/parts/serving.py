@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from meshwright.costmodels.errors import InvalidInputError
@@ -115,3 +116,12 @@ def _of_tensorrt_llm(flags: LaunchFlags) -> ServerDegrees:
     ep = flags.ep or (1 if flags.moe_tp is None else ranks // flags.moe_tp)
     groups, tp = (tp, 1) if flags.attention_apart else (1, tp)
     return ServerDegrees(replicas=1, tp=tp, pp=flags.pp or 1, ep=ep, attention_dp=groups, kvp=kvp)
+
+
+LEAST_SHARE = 0.01
+"""The least share of a device's memory that is written: engines start with no share of 0."""
+
+
+def share_in_hundredths(share: float) -> float:
+    """Return a share of a device's memory as flags have it: rounded down to a hundredth, `LEAST_SHARE` at least."""
+    return max(LEAST_SHARE, math.floor(min(share, 1.0) * 100) / 100)

@@ -11,7 +11,7 @@ from meshwright.app.launching.launchers.table import FLAGS
 from meshwright.app.launching.launchers.tensorrt_llm import cache_share
 from meshwright.app.launching.launchers.vllm import VLLM, memory_utilisation
 from meshwright.app.launching.parts.served import longest_request, own_length
-from meshwright.app.launching.parts.serving import LaunchFlags, ServerDegrees
+from meshwright.app.launching.parts.serving import LEAST_SHARE, LaunchFlags, ServerDegrees
 from meshwright.costmodels.queueing.simulation.step_forming import Scheduling
 from meshwright.costmodels.serving.engine_profile import ENGINE_PROFILES, ServingEngine
 from meshwright.costmodels.units import GIB
@@ -110,10 +110,6 @@ def with_memory_share(request: ServingRequest, predicted: Plan, room: CacheRoom,
     filled = _FILLED[engine](share, room, request.cluster.groups[0].node.device.memory_bytes)
     cluster = replace(request.cluster, memory_reserve=min(request.cluster.memory_reserve, max(0.0, 1.0 - filled)))
     return replace(request, cluster=cluster, search=replace(request.search, memory_share=max(LEAST_SHARE, min(filled, 1.0))))
-
-
-LEAST_SHARE = 0.01
-"""The least share of a device that a request may say."""
 
 
 def _of_all(share: float, room: CacheRoom, device_bytes: float) -> float:

@@ -138,7 +138,9 @@ def decided_plan(
     mesh = candidate.mesh
     tables = tables or costs.stage_tables(candidate, decision.sharding, costs.stage_kinds(candidate))
     tokens_per_s = workload.global_batch * workload.seq_len / cost.step_time_s
-    devices = devices or devices_of(request.cluster, first=0, count=mesh.stage_devices * mesh.pp)
+    n_ranks = mesh.stage_devices * mesh.pp
+    used = request if devices else _on_nodes_of(request, n_ranks)
+    devices = devices or devices_of(request.cluster, first=0, count=n_ranks)
     mfu = _mfu(request, devices, cost.step_time_s)
     stages = tuple(
         Stage(
@@ -169,7 +171,7 @@ def decided_plan(
         certificate=certificate,
         devices=sum(number for _, number in devices),
         search=stats,
-        calibration=calibrations_used(request),
+        calibration=calibrations_used(used),
         model=request.model.name,
         predicted=Predicted(
             tokens_per_s=tokens_per_s,
@@ -210,6 +212,17 @@ def decided_plan(
         frontier=frontier,
         notes=(*NOTES, *document_notes(request, step_s=cost.step_time_s)),
     )
+
+
+def _on_nodes_of(request: TrainingRequest, n_ranks: int) -> TrainingRequest:
+    """The request on the nodes that hold so many ranks: the others are idle, and no calibration of them or between is used."""
+    groups, left = [], n_ranks
+    for group in request.cluster.groups:
+        nodes = min(group.nodes, -(-left // group.node.devices_per_node))
+        left -= nodes * group.node.devices_per_node
+        if nodes > 0:
+            groups.append(replace(group, nodes=nodes))
+    return replace(request, cluster=replace(request.cluster, groups=tuple(groups)))
 
 
 def _token_slices(candidate: Candidate, table: StageTable) -> tuple[PlanSlice, ...]:

@@ -39,6 +39,21 @@ LLAMA_8B = {
 }
 
 
+ROWS = (
+    {},
+    {"dp": "2", "tp": "4", "pp": "1"},
+    {"recompute": "full"},
+    {"recompute": "selective", "zero_stage_or_fsdp": "1"},
+    {"dp": "8", "tp": "1", "pp": "1", "zero_stage_or_fsdp": "3"},
+    {"tp": "2", "cp": "2"},
+    {"vpp": "2"},
+    {"precision": "fp8", "gpu": "H100"},
+    {"flash_attention": "0"},
+    {"gpu": "abacus"},
+)
+"""Changes that make rows of different kinds."""
+
+
 def write_table(path: Path, *changes: dict[str, str]) -> Path:
     """A table with one row for each change of `LLAMA_8B`."""
     with path.open("w", newline="", encoding="utf-8") as file:

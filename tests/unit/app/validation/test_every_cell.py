@@ -18,36 +18,13 @@ from meshwright.app.evidence.training import scores
 from meshwright.app.evidence.training.cells import NotPredictedError, of_one_row
 from meshwright.app.evidence.training.rows import COLUMNS, read_measured_runs
 from meshwright.costmodels.errors import InvalidInputError
+from tests.unit.app.validation.serving.tables import ROWS as SERVING
 from tests.unit.app.validation.serving.tables import write_points
+from tests.unit.app.validation.tables import ROWS as TRAINING
 from tests.unit.app.validation.tables import write_table
 
 HOSTILE = ("", "0", "1", "3", "nan", "²", "٣", "int4", "1/0", "P0x0/D0x0", "x" * 300, "65535")
 """Words that some column takes for a number, a degree or a name, and should not, or that break a layout."""
-
-SERVING = (
-    {},
-    {"concurrency": "4"},
-    {"mode": "disagg", "tp": "P1x1/D1x1", "n_gpus": "2"},
-    {"arrival": "poisson", "rate_req_s": "1", "concurrency": ""},
-    {"engine": "sglang"},
-    {"engine": "trtllm"},
-    {"model": "openai/gpt-oss-20b", "precision": ""},
-    {"model": "meta-llama/Llama-3.1-70B", "tp": "8", "n_gpus": "8"},
-    {"speculation": "ngram"},
-    {"tp": "", "n_gpus": "2"},
-)
-TRAINING = (
-    {},
-    {"dp": "2", "tp": "4", "pp": "1"},
-    {"recompute": "full"},
-    {"recompute": "selective", "zero_stage_or_fsdp": "1"},
-    {"dp": "8", "tp": "1", "pp": "1", "zero_stage_or_fsdp": "3"},
-    {"tp": "2", "cp": "2"},
-    {"vpp": "2"},
-    {"precision": "fp8", "gpu": "H100"},
-    {"flash_attention": "0"},
-    {"gpu": "abacus"},
-)
 
 LONG_WORK = {
     (column, "65535") for column in ("concurrency", "draft_tokens", "isl", "osl", "seq_len", "global_batch", "micro_batch")

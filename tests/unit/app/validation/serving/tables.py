@@ -26,6 +26,21 @@ LLAMA_8B = {
 }
 
 
+ROWS = (
+    {},
+    {"concurrency": "4"},
+    {"mode": "disagg", "tp": "P1x1/D1x1", "n_gpus": "2"},
+    {"arrival": "poisson", "rate_req_s": "1", "concurrency": ""},
+    {"engine": "sglang"},
+    {"engine": "trtllm"},
+    {"model": "openai/gpt-oss-20b", "precision": ""},
+    {"model": "meta-llama/Llama-3.1-70B", "tp": "8", "n_gpus": "8"},
+    {"speculation": "ngram"},
+    {"tp": "", "n_gpus": "2"},
+)
+"""Changes that make rows of different kinds."""
+
+
 def write_points(path: Path, *changes: dict[str, str]) -> Path:
     """A table with one row for each change of `LLAMA_8B`."""
     with path.open("w", newline="", encoding="utf-8") as file:
