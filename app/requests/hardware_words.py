@@ -143,7 +143,7 @@ def names_in(text: str, own: Mapping[str, NodeType] = MappingProxyType({})) -> l
     return sorted(found, key=lambda each: each.start)
 
 
-_SOCKET = re.compile(r"[\s_-]*(?:oam|sxm[2-6]?)$", re.IGNORECASE)
+_SOCKET = re.compile(r"(?:oam|sxm[2-6]?)$", re.IGNORECASE)
 
 
 def _meant(words: str, means: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
@@ -152,7 +152,7 @@ def _meant(words: str, means: tuple[Hardware, ...]) -> tuple[Hardware, ...]:
     As the catalogue writes it, it is the node type: ``mi300x-oam``.
     """
     device, found = _SOCKET.subn("", words)
-    boards = _lexicon_by_key().get(_key(device), ()) if found else ()
+    boards = _lexicon_by_key().get(_key(device.rstrip(" \t_-")), ()) if found else ()
     is_board = [each.node for each in boards if each.is_device] == [each.node for each in means]
     return boards if is_board and words not in [each.node.name for each in means] else means
 

@@ -12,7 +12,7 @@ from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.training.planner import plan_training, predict_training
 from meshwright.solver.verify.check import check
 from tests.support.flat_plans import flat
-from tests.unit.solver.training.enumerated import enumerated, is_the_best
+from tests.unit.solver.training.enumerated import enumerated, fewer_nodes, is_the_best
 from tests.unit.solver.training.every_plan import every_fitting_plan
 from tests.unit.solver.training.full_space import full_request
 from tests.unit.solver.training.instances import random_request, varied_request
@@ -44,7 +44,8 @@ def test_equals_enumeration(chunk: int) -> None:
 @pytest.mark.parametrize("seed", [2, 3, 5, 6, 12, 14, 20])
 def test_arrays_cost_plans_as_they_are_costed_one_by_one(seed: int) -> None:
     request = varied_request(seed)
-    one_by_one = [priced.cost.step_time_s for priced in every_fitting_plan(request)]
+    sized = [request, *(replace(request, cluster=part) for part in fewer_nodes(request))]
+    one_by_one = [priced.cost.step_time_s for each in sized for priced in every_fitting_plan(each)]
     least_s = enumerated(request).least_s
     if not one_by_one:
         assert least_s is None
