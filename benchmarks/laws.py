@@ -13,7 +13,7 @@ from tests.laws.table import LAWS
 DRAWS = 20_000
 """Draws of all laws together, shared as their own numbers of draws in the slow tier are."""
 
-FIRST = 2
+FIRST = 3
 """Names the draws: others than those of the tests."""
 
 

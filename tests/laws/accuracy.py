@@ -60,5 +60,5 @@ LAW = Law(
     drawn={"row": _ROW, "body": st.sampled_from([{}, EXPERTS, STATES])},
     check=is_accepted,
     few=12,
-    many=400,
+    many=94,
 )

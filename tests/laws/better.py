@@ -74,5 +74,5 @@ LAW = Law(
     },
     check=is_no_worse,
     few=4,
-    many=80,
+    many=19,
 )

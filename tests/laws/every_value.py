@@ -98,7 +98,7 @@ LAW = Law(
     },
     check=is_planned,
     few=20,
-    many=600,
+    many=200,
     always=[
         {
             "model": "states" if name.startswith("scan") else "dense",

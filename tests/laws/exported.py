@@ -82,5 +82,5 @@ LAW = Law(
     drawn={"launcher": st.sampled_from(LAUNCHED), "of_training": TRAINED, "of_serving": SERVED},
     check=is_the_plan,
     few=5,
-    many=150,
+    many=35,
 )

@@ -74,5 +74,5 @@ LAW = Law(
     },
     check=is_no_slower,
     few=3,
-    many=10,
+    many=4,
 )

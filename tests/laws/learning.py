@@ -96,5 +96,5 @@ LAW = Law(
     },
     check=moves_towards_the_run,
     few=25,
-    many=400,
+    many=200,
 )

@@ -85,5 +85,5 @@ LAW = Law(
     drawn={"document": DOCUMENTS, "order": st.integers(0, 999)},
     check=is_the_same,
     few=2,
-    many=20,
+    many=14,
 )

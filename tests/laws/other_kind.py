@@ -52,5 +52,5 @@ LAW = Law(
     drawn={"strange": st.lists(st.sampled_from(_STRANGE), min_size=1, max_size=3), "beside": st.integers(0, 9)},
     check=is_refused,
     few=len(_STRANGE),
-    many=200,
+    many=60,
 )

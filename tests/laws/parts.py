@@ -109,5 +109,5 @@ LAW = Law(
     },
     check=add_up,
     few=8,
-    many=200,
+    many=47,
 )

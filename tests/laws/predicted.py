@@ -37,5 +37,5 @@ LAW = Law(
     drawn={"document": DOCUMENTS},
     check=is_what_the_plan_says,
     few=4,
-    many=150,
+    many=35,
 )

@@ -82,5 +82,5 @@ LAW = Law(
     drawn={"drawn": _tables("training") | _tables("serving")},
     check=is_answered_alike,
     few=4,
-    many=100,
+    many=23,
 )

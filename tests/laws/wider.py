@@ -73,5 +73,5 @@ LAW = Law(
     },
     check=is_no_worse,
     few=3,
-    many=60,
+    many=14,
 )

@@ -39,5 +39,5 @@ LAW = Law(
     drawn={"document": DOCUMENTS},
     check=is_one_answer,
     few=4,
-    many=80,
+    many=19,
 )
