@@ -159,7 +159,7 @@ class Search:
 
     engine                       serving engine whose layouts compete and whose host times count
     dp, tp, pp, cp, ep           allowed degrees
-    etp                          allowed numbers of ranks that share an expert: tp, or 1; none named: tp alone
+    etp                          allowed numbers of ranks that share an expert: tp, or 1
     ulysses                      allowed shares of cp that exchange tokens for heads; the others form rings
     attention_dp, kvp            allowed degrees of serving layouts
     microbatch                   allowed micro-batch sizes
@@ -179,13 +179,13 @@ class Search:
     offload_gradients            the same of gradients
     offload_optimizer_to         whether shares of optimizer states lie in host memory or on NVMe drives; none named: in memory
     offload_weights_to           the same of weights
-    tp_overlap                   allowed ways of gathers and scatters over tp; none named: exposed
+    tp_overlap                   allowed ways of gathers and scatters over tp
     expert_overlap               whether exchanges with experts may run under the pass of another micro-batch; none named: as
                                  the schedule runs them, exposed but for DualPipe's pairs
     schedules, virtual_stages    allowed pipeline schedules, and model chunks a rank of those that have several
     token_slices                 allowed numbers of slices that sequences pass a pipeline in; none named: 1, whole
     rank_order                   whether ranks of a stage or of a replica lie together; none named: of a stage
-    cp_keys                      whether cp ranks pass keys and values around a ring or gather them; none named: a ring
+    cp_keys                      whether cp ranks pass keys and values around a ring or gather them
     operator_splits              what operators of the free space may split over tp beside their dims: the batch, the storage of
                                  weights that ranks use whole; none named: neither
     layer_kinds                  kinds into which equal layers fall in turn, each with shardings of its own
@@ -224,7 +224,7 @@ class Search:
     # With a published planner, `solver.training.space.candidates` lets tp ranks share an expert alone.
     etp: Annotated[
         tuple[PositiveInt, ...],
-        degree("etp", TRAINING, launched=Launched.BY_RULES, unnamed=Unnamed.DEFAULT, lock=LockPlace.CHOICES),
+        degree("etp", TRAINING, launched=Launched.BY_RULES, lock=LockPlace.CHOICES),
     ] = ()
     ulysses: Annotated[
         tuple[PositiveInt, ...], degree("ulysses", TRAINING, launched=Launched.BY_RULES, published=(1,), lock=LockPlace.CHOICES)
@@ -344,7 +344,6 @@ class Search:
             launched=Launched.BY_RULES,
             published=(TpOverlap.EXPOSED,),
             lock=LockPlace.TP_OVERLAP,
-            unnamed=Unnamed.DEFAULT,
         ),
     ] = ()
     expert_overlap: Annotated[tuple[ExpertOverlap, ...], EXPERT_OVERLAP] = ()

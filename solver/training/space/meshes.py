@@ -154,7 +154,7 @@ def _ranks_of_experts(search: Search, tp: int, experts: int) -> tuple[int | None
     """Numbers of ranks that may share one of ``experts`` (0: a dense model), None for all of tp: whole experts are searched
     where they are asked for."""
     shared = (None,) if allowed(tp, search.etp) or not experts else ()
-    whole = tp > 1 and experts > 1 and 1 in search.etp and search.system is None
+    whole = tp > 1 and experts > 1 and allowed(1, search.etp) and search.system is None
     return (*shared, 1) if whole else shared
 
 

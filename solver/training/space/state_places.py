@@ -310,7 +310,7 @@ def tp_overlaps(request: TrainingRequest, *, tp: int, cp: int, boundary: Spec) -
     workload, search = request.workload, request.search
     if tp == 1:
         return (TpOverlap.EXPOSED,)
-    allowed = search.tp_overlap or (TpOverlap.EXPOSED,)
+    allowed = search.tp_overlap or tuple(TpOverlap)
     can_cut = boundary.dim is not None and _cuts_products(request, rows=workload.seq_len // cp, tp=tp)
     return tuple(way for way in TpOverlap if way in allowed and (way is TpOverlap.EXPOSED or can_cut))
 

@@ -37,7 +37,7 @@ def asked_of_pipelines(plan: PipelinePlan, request: TrainingRequest) -> Iterator
         asked = request.search.expert_overlap or ("exposed",)
         yield "expert_overlap", plan.pipelines.expert_overlap or "exposed", asked
     if plan.axes.cp > plan.axes.ulysses:
-        yield "cp_keys", plan.pipelines.cp_keys.value, request.search.cp_keys or ("ring",)
+        yield "cp_keys", plan.pipelines.cp_keys.value, request.search.cp_keys
 
 
 def published_refusals(plan: PipelinePlan) -> Iterator[Refusal]:

@@ -73,7 +73,7 @@ def _search_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator
         ("microbatch", microbatch.size, search.microbatch),
     ]
     if axes.etp is not None or _has_experts(request):
-        choices.append(("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp,)))
+        choices.append(("etp", axes.tp if axes.etp is None else axes.etp, search.etp or (axes.tp, 1)))
     own = request.workload.optimizer
     choices.append(("optimizer", own if plan.optimizer is None else plan.optimizer, search.optimizers or (own,)))
     choices += asked_of_pipelines(plan, request)

@@ -233,7 +233,7 @@ def _sequence_parallel_violations(plan: PipelinePlan, request: TrainingRequest) 
 def overlap_violations(plan: PipelinePlan, request: TrainingRequest) -> Iterator[Violation]:
     """A way that the request allows; chunks only of what is gathered and scattered, by launchers that can, with buffers."""
     yield from expert_overlap_violations(plan)
-    allowed = (request.search.tp_overlap if plan.axes.tp > 1 else ()) or (TpOverlap.EXPOSED,)
+    allowed = (request.search.tp_overlap or tuple(TpOverlap)) if plan.axes.tp > 1 else (TpOverlap.EXPOSED,)
     if plan.tp_overlap not in allowed:
         given = f"{plan.tp_overlap}, with tp {plan.axes.tp} the request allows {', '.join(allowed)}"
         yield Violation(Rule.SEARCH, "plan.tp_overlap", given)

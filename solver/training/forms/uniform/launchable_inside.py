@@ -21,7 +21,8 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import SearchStats, Status
 from meshwright.solver.control import OnProgress, Progress, Stop
 from meshwright.solver.problem.choice import Unnamed
-from meshwright.solver.problem.choices import BatchShares, GroupOrder, Launcher, Space, StageDegrees
+from meshwright.solver.problem.choices import BatchShares, GroupOrder, Launcher, Space, StageDegrees, TpOverlap
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.declared.recompute_modules import ANY, OPERATORS
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import TrainingRequest
@@ -116,9 +117,15 @@ def _tell(listener: OnProgress, plan: Plan) -> None:
 
 
 def simple_parts(search: Search) -> Iterator[Search]:
-    """The part of a search that each launcher runs, its own first, where micro-batches and schedules that are open are closed:
-    one sequence, and 1F1B. It is searched in about a second."""
-    few = replace(search, microbatch=search.microbatch or (1,), schedules=search.schedules or (Schedule.ONE_F_ONE_B,))
+    """The part of a search that each launcher runs, its own first, where choices that are open are closed: micro-batches of one
+    sequence, 1F1B, whole products, rings. It is searched in about a second."""
+    few = replace(
+        search,
+        microbatch=search.microbatch or (1,),
+        schedules=search.schedules or (Schedule.ONE_F_ONE_B,),
+        tp_overlap=search.tp_overlap or (TpOverlap.EXPOSED,),
+        cp_keys=search.cp_keys or (CpKeys.RING,),
+    )
     for launcher in _launchers(search.launcher):
         yield launchable_part(few, launcher)
 

@@ -17,6 +17,7 @@ from meshwright.solver.problem.choices import (
     StageDegrees,
     TpOverlap,
 )
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.search import Search
 from tests.unit.solver.training.instances import modes_of
@@ -62,7 +63,7 @@ def ablations(request: TrainingRequest) -> Iterator[tuple[str, Search]]:
         **({"pp": replace(search, pp=(1,))} if not search.pp or 1 in search.pp else {}),
         "cp": replace(search, cp=(1,)),
         "ep": replace(search, ep=(1,)),
-        "whole experts": replace(search, etp=()),
+        "experts of one rank": replace(search, etp=divisors),
         "exchanges of heads": replace(search, ulysses=(1,)),
     }
     yield from without_axis.items()
@@ -78,8 +79,9 @@ def ablations(request: TrainingRequest) -> Iterator[tuple[str, Search]]:
     of_whole = tuple(schedule for schedule in search.schedules if schedule not in TOKEN_SLICED)
     if 1 in search.token_slices and (of_whole or not search.schedules):
         yield "token slices", replace(search, token_slices=(), schedules=of_whole)
-    if TpOverlap.EXPOSED in search.tp_overlap:
-        yield "chunked products", replace(search, tp_overlap=())
+    if not search.tp_overlap or TpOverlap.EXPOSED in search.tp_overlap:
+        yield "chunked products", replace(search, tp_overlap=(TpOverlap.EXPOSED,))
+    yield "gathered keys", replace(search, cp_keys=(CpKeys.RING,))
     yield "orders of node groups", replace(search, group_order=GroupOrder.GIVEN)
     for mode in Recompute:
         left = tuple(m for m in search.recompute or modes_of(search.space, search.launcher) if m is not mode)

@@ -185,16 +185,17 @@ def has_order(request: TrainingRequest, order: RankOrder, *, pp: int, dp: int, s
 
 
 def has_keys(request: TrainingRequest, keys: CpKeys, *, cp: int, ulysses: int) -> bool:
-    """Return True if ranks of a sequence may see each other's keys so: gathered only where it is asked for."""
+    """Return True if ranks of a sequence may see each other's keys so: gathered where the launcher can."""
     search = request.search
     if cp == ulysses:
         return keys is CpKeys.RING
+    allowed = not search.cp_keys or keys in search.cp_keys
     if keys is CpKeys.RING:
-        return not search.cp_keys or keys in search.cp_keys
+        return allowed
     by_launcher = search.space is Space.FREE or (search.launcher == "megatron-lm" and ulysses == 1)
     attention = [op for block in request.model.blocks for op in block.operators if op.kind is OperatorKind.ATTENTION]
     causal = bool(attention) and all(op.mask is AttentionMask.CAUSAL for op in attention)
-    return keys in search.cp_keys and by_launcher and causal
+    return allowed and by_launcher and causal
 
 
 def every_number_of_layers(request: TrainingRequest, whole: Candidate) -> Iterator[Candidate]:
@@ -266,11 +267,12 @@ def every_slicing(request: TrainingRequest, degrees: tuple[int, int, int], b: in
 def every_tp_overlap(request: TrainingRequest, candidate: Candidate) -> Iterator[TpOverlap]:
     """Exposed where allowed or where there is no tp; chunks of what is gathered and scattered, where the launcher has them."""
     search, tp, workload = request.search, candidate.mesh.tp, request.workload
-    if tp == 1 or TpOverlap.EXPOSED in (search.tp_overlap or [TpOverlap.EXPOSED]):
+    asked = search.tp_overlap or tuple(TpOverlap)
+    if tp == 1 or TpOverlap.EXPOSED in asked:
         yield TpOverlap.EXPOSED
     parts = tp
     if search.space is Space.LAUNCHABLE:
-        on_nvlink = all(group.node.intra.name == "nvlink" for group in request.cluster.groups)
+        on_nvlink = all("nvlink" in group.node.intra.name for group in request.cluster.groups)
         if search.launcher == "deepspeed" or not on_nvlink:
             return
         if search.launcher == "megatron-lm":
@@ -278,7 +280,7 @@ def every_tp_overlap(request: TrainingRequest, candidate: Candidate) -> Iterator
                 return
             parts = 4 * tp
     fits = workload.seq_len // candidate.mesh.cp % parts == 0
-    if TpOverlap.CHUNKED in search.tp_overlap and candidate.boundary == sharded("seq") and fits:
+    if TpOverlap.CHUNKED in asked and candidate.boundary == sharded("seq") and fits:
         yield TpOverlap.CHUNKED
 
 
@@ -311,10 +313,12 @@ def has_experts(request: TrainingRequest) -> bool:
 
 
 def every_expert_mesh(request: TrainingRequest, n: int, tp: int) -> list[tuple[int, int | None]]:
-    """Every ep with all tp ranks sharing an expert, and where the request names 1 with whole experts on each of them."""
+    """Every ep with all tp ranks sharing an expert, and with whole experts on each of them."""
     named = request.search.etp if has_experts(request) else ()
     shared: list[tuple[int, int | None]] = [(ep, None) for ep in every_ep(request, n)] if not named or tp in named else []
-    if tp == 1 or 1 not in named or (request.search.space is Space.LAUNCHABLE and request.search.launcher != "megatron-lm"):
+    if tp == 1 or not has_experts(request) or (named and 1 not in named):
+        return shared
+    if request.search.space is Space.LAUNCHABLE and request.search.launcher != "megatron-lm":
         return shared
     return [*shared, *((ep, 1) for ep in every_ep(request, n * tp))]
 

@@ -13,7 +13,7 @@ from meshwright.costmodels.model.operators import Operator, OperatorKind, Tensor
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.recompute import modules_of
 from meshwright.solver.problem.choice import TRAINING, Launched, Unnamed
-from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees
+from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Recompute, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.declared.operator_splits import OperatorSplit
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.declared.recompute_modules import ANY, OPERATORS, words_of_modules
@@ -50,7 +50,6 @@ LARGER = 15
 
 OPENED_HERE = frozenset(
     {
-        "etp",
         "optimizers",
         "gradients",
         "offload_optimizer",
@@ -59,7 +58,6 @@ OPENED_HERE = frozenset(
         "offload_gradients",
         "offload_optimizer_to",
         "offload_weights_to",
-        "tp_overlap",
         "token_slices",
         "group_order",
         "idle_groups",
@@ -253,7 +251,7 @@ def _of_stages(request: TrainingRequest, rng: Rng) -> TrainingRequest:
         search,
         stage_degrees=StageDegrees.ANY,
         optimizers=(),
-        tp_overlap=(),
+        tp_overlap=(TpOverlap.EXPOSED,),
         microbatch=(),
         pp=(2, 3) if rng.random() < 0.6 else (),
     )
@@ -373,7 +371,7 @@ def _closers(rng: Rng) -> list[Callable[[TrainingRequest], TrainingRequest]]:
         searching(tp=(1,)),
         searching(cp=(1,)),
         searching(pp=(1, 2)),
-        searching(etp=()),
+        searching(ep=(1,)),
         searching(idle_groups=()),
         searching(recompute_layers=(), recompute_modules=()),
         fewer_stages_of_zero,

@@ -48,7 +48,7 @@ def random_request(seed: int) -> TrainingRequest:
         pp=(2, 4) if rng.random() < 0.5 else (),
         offload_optimizer=[(), (0.0, 0.5), (0.0, 1.0), (0.0, 0.25, 1.0)][int(moving.integers(4))],
         offload_activations=(0.0, 0.5) if moving.random() < 0.4 else (),
-        tp_overlap=[tuple(TpOverlap), (TpOverlap.CHUNKED,), (), (), (), ()][int(cutting.integers(6))],
+        tp_overlap=[(), (TpOverlap.CHUNKED,), *[(TpOverlap.EXPOSED,)] * 4][int(cutting.integers(6))],
     )
     cluster = random_cluster(rng, model, free=space is Space.FREE)
     link = str(cutting.choice(["nvlink", "nvlink", "pcie"]))
@@ -203,7 +203,7 @@ def sliced_request(seed: int) -> TrainingRequest:
         cp=(1,) if rng.random() < 0.5 else (),
         schedules=[(), (of_slices[0], beside), (of_slices[1], beside), (*of_slices,)][int(rng.integers(4))],
         offload_optimizer=(0.0, 0.5) if rng.random() < 0.3 else (),
-        tp_overlap=tuple(TpOverlap) if rng.random() < 0.2 else (),
+        tp_overlap=() if rng.random() < 0.2 else (TpOverlap.EXPOSED,),
         token_slices=counts,
     )
     request = replace(asked, model=model, workload=workload, search=search, cluster=random_cluster(rng, model, free=True))

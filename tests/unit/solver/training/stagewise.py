@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.costmodels.cluster.cluster import Cluster, Link, NodeGroup, part_of_node
-from meshwright.solver.problem.choices import GroupOrder, Recompute, Space, StageDegrees
+from meshwright.solver.problem.choices import GroupOrder, Recompute, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.request import TrainingRequest
 from tests.unit.solver.training.instances import random_request
 
@@ -34,7 +34,7 @@ def stagewise_requests(count: int) -> Iterator[TrainingRequest]:
                 recompute=(Recompute.NONE,) if seed % 2 else (Recompute.FULL,),
                 offload_optimizer=(),
                 offload_activations=(),
-                tp_overlap=(),
+                tp_overlap=(TpOverlap.EXPOSED,),
             )
             # Of one group a node would be left idle: these models are too small for two.
             cluster = replace(request.cluster, groups=(NodeGroup("nodes", node, 1), NodeGroup("others", node, 1)))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Space
+from meshwright.solver.problem.choices import Space, TpOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -24,7 +24,7 @@ def crowded_request() -> TrainingRequest:
     asked = random_request(200002)
     degrees = replace(asked.search, space=Space.FREE, tp=(2,), cp=(1,), dp=(2,), pp=(2,), microbatch=(1,))
     workload = replace(asked.workload, implementation=StatedImplementation(profile="hand-fused"))
-    search = replace(degrees, offload_optimizer=(0.0,), offload_activations=(0.0,), tp_overlap=())
+    search = replace(degrees, offload_optimizer=(0.0,), offload_activations=(0.0,), tp_overlap=(TpOverlap.EXPOSED,))
     return replace(asked, workload=workload, search=search)
 
 

@@ -12,7 +12,7 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Durations, Schedule, Sends, simulate
 from meshwright.costmodels.pipeline.placement import build
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.choices import Recompute, Space, TpOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
@@ -70,7 +70,7 @@ def test_eager_1f1b_is_near_its_event_program(slower: float, within: float) -> N
     narrow = {"pp": (8,), "tp": (8,), "microbatch": (1,), "zero_stages": (1,), "recompute": (Recompute.NONE,)}
     # A small head: as many layers in all stages.
     costs, best = solved(
-        Search(space=Space.FREE, schedules=(Schedule.EAGER_ONE_F_ONE_B,), **narrow),  # type: ignore[arg-type]
+        Search(space=Space.FREE, schedules=(Schedule.EAGER_ONE_F_ONE_B,), tp_overlap=(TpOverlap.EXPOSED,), **narrow),  # type: ignore[arg-type]
         slower=slower,
         name="llama-2-70b",
     )

@@ -19,7 +19,7 @@ from meshwright.costmodels.network.collectives import Collective, collective_s
 from meshwright.costmodels.network.scan_over_ranks import gathered_keys_s
 from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.choices import Launcher, Recompute, Space, TpOverlap
 from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -70,8 +70,8 @@ def test_gathers_are_exposed_copied_and_made_again_backward() -> None:
 def test_over_many_ranks_gathers_beat_a_ring() -> None:
     """A ring of 32 has as many small kernels and 31 merges. Gathers keep no more, but have three times a layer's whole keys and
     values at once."""
-    asked = request(RING, GATHERED)
-    both, ring = planned(asked), planned(request())
+    asked = request()
+    both, ring = planned(asked), planned(request(RING))
     assert (flat(both).cp_keys, flat(ring).cp_keys) == (GATHERED, RING)
     assert both.certificate.objective is not None and ring.certificate.objective is not None
     assert both.certificate.objective < 0.95 * ring.certificate.objective
@@ -89,7 +89,7 @@ def drawn(seed: int, *keys: CpKeys) -> TrainingRequest:
     """A random request whose ranks share sequences."""
     found = random_request(seed)
     search = replace(found.search, cp=(2, 4), pp=(1, 2), cp_keys=keys, microbatch=(1,), recompute=found.search.recompute[:1])
-    return replace(found, search=replace(search, tp_overlap=(), offload_optimizer=(), offload_activations=()))
+    return replace(found, search=replace(search, tp_overlap=(TpOverlap.EXPOSED,), offload_optimizer=(), offload_activations=()))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -105,14 +105,15 @@ def test_windows_go_with_gathers_where_rings_have_none() -> None:
     asked = request(GATHERED, name="mistral-7b")
     plan = planned(asked)
     assert flat(plan).cp_keys is GATHERED
-    assert Rule.LAUNCHER in rules(with_fields(plan, cp_keys=RING), replace(asked, search=replace(asked.search, cp_keys=())))
+    assert Rule.LAUNCHER in rules(with_fields(plan, cp_keys=RING), request(name="mistral-7b"))
 
 
 def test_the_checker_knows_who_has_gathers_and_how_long_they_take() -> None:
     asked = request(GATHERED)
     plan = planned(asked)
     assert rules(plan, asked) == set()
-    assert rules(plan, request()) == {Rule.SEARCH}
+    assert rules(plan, request()) == set()
+    assert rules(plan, request(RING)) == {Rule.SEARCH}
     for space, rule in ((Space.LAUNCHABLE, {Rule.LAUNCHER}), (Space.FREE, set())):
         other = replace(asked.search, launcher=Launcher.TORCHTITAN, space=space)
         assert rules(plan, replace(asked, search=other)) >= rule
@@ -122,7 +123,7 @@ def test_the_checker_knows_who_has_gathers_and_how_long_they_take() -> None:
     of_flops = 1.001 * plan.predicted.mfu * plan.predicted.step_time_s / flat(plan).microbatch.count
     fastest = with_fields(plan, stages=(replace(stage, time_s=of_flops),))
     assert Rule.STAGE_TIME in rules(fastest, asked)
-    assert Rule.STAGE_TIME not in rules(with_fields(fastest, cp_keys=RING), request())
+    assert Rule.STAGE_TIME not in rules(with_fields(fastest, cp_keys=RING), request(RING))
     in_fp8 = replace(asked.workload, implementation=StatedImplementation(attention_format=AttentionFormat.FP8))
     assert Rule.SEQUENCE in rules(plan, replace(asked, workload=in_fp8))
     with pytest.raises(PlanFileError, match="can't be gathered"):

@@ -12,6 +12,7 @@ from meshwright.costmodels.errors import PlanFileError
 from meshwright.costmodels.hardware import node_type
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute, Space
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.planner import predict_training
@@ -64,8 +65,8 @@ def test_launchers_without_it_have_rings() -> None:
     assert Rule.LAUNCHER in {violation.rule for violation in check(exchanged, request(launcher=Launcher.TORCHTITAN))}
 
 
-def test_sliding_windows_go_with_exchanges_alone() -> None:
-    asked = request("mistral-7b", cp=(2,), recompute=(Recompute.FULL,))
+def test_sliding_windows_go_with_exchanges_where_rings_have_none() -> None:
+    asked = request("mistral-7b", cp=(2,), recompute=(Recompute.FULL,), cp_keys=(CpKeys.RING,))
     plan = planned(asked)
     assert flat(plan).axes is not None and flat(plan).axes.ulysses == flat(plan).axes.cp == 2
     assert Rule.LAUNCHER in {violation.rule for violation in check(with_ulysses(plan, 1), asked)}

@@ -12,7 +12,17 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import Progress, ignore_progress, never_stop
-from meshwright.solver.problem.choices import BatchShares, Gradients, GroupOrder, Launcher, Objective, Space, StageDegrees
+from meshwright.solver.problem.choices import (
+    BatchShares,
+    Gradients,
+    GroupOrder,
+    Launcher,
+    Objective,
+    Space,
+    StageDegrees,
+    TpOverlap,
+)
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -137,7 +147,8 @@ def test_a_search_that_is_stopped_while_it_lists_its_candidates_proves_nothing_o
 def test_simple_parts_keep_what_the_request_restricts() -> None:
     asked = Search(space=Space.FREE, microbatch=(2,), schedules=(Schedule.GPIPE,), dp=(4,), launcher=Launcher.TORCHTITAN)
     first, *others = simple_parts(asked)
-    assert first == Search(launcher=Launcher.TORCHTITAN, microbatch=(2,), schedules=(Schedule.GPIPE,), dp=(4,))
+    closed = {"tp_overlap": (TpOverlap.EXPOSED,), "cp_keys": (CpKeys.RING,)}
+    assert first == Search(launcher=Launcher.TORCHTITAN, microbatch=(2,), schedules=(Schedule.GPIPE,), dp=(4,), **closed)  # type: ignore[arg-type]
     assert others and all(part.launcher is not Launcher.TORCHTITAN for part in others)
     assert next(simple_parts(Search(space=Space.FREE))).microbatch == (1,)
 

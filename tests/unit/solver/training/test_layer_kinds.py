@@ -14,7 +14,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.pipeline import Schedule
-from meshwright.solver.problem.choices import Recompute, Space, System
+from meshwright.solver.problem.choices import Recompute, Space, System, TpOverlap
 from meshwright.solver.problem.declared.constraints import WHOLE, FixedSharding
 from meshwright.solver.problem.layer_kinds import with_layer_kinds
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
@@ -32,7 +32,7 @@ def asked(kinds: int = 2, *, memory_gb: float = 80.0, **search: Any) -> Training
     node = replace(node, device=replace(node.device, memory_bytes=int(memory_gb * 1e9)))
     fields: dict[str, Any] = {"tp": (4,), "pp": (1,), "cp": (1,), "microbatch": (4,), "zero_stages": (1,)}
     fields |= {"space": Space.FREE, "schedules": (Schedule.ONE_F_ONE_B,), "layer_kinds": kinds}
-    fields |= {"recompute": (Recompute.NONE,)}
+    fields |= {"recompute": (Recompute.NONE,), "tp_overlap": (TpOverlap.EXPOSED,)}
     cluster = Cluster((NodeGroup("node", node, 1),))
     return TrainingRequest(
         model("llama-3.1-8b"), cluster, TrainingWorkload("training", 16, 4096), search=Search(**(fields | search))

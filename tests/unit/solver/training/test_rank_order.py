@@ -14,7 +14,7 @@ from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.blocks.mesh import stage_borders
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.carried_choices import MeshChoices
-from meshwright.solver.problem.choices import Launcher, Space, StageDegrees
+from meshwright.solver.problem.choices import Launcher, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.declared.rank_order import RankOrder
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -46,7 +46,7 @@ def in_order(seed: int, *orders: RankOrder) -> TrainingRequest:
         recompute=request.search.recompute[:1],
         offload_optimizer=(),
         offload_activations=(),
-        tp_overlap=(),
+        tp_overlap=(TpOverlap.EXPOSED,),
     )
     return replace(request, search=search)
 

@@ -18,7 +18,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.blocks.recompute import kept_tensors, modules_of, rerunnable
 from meshwright.solver.blocks.sharding_problem import Criterion, build_block_problem, with_modules
 from meshwright.solver.problem.carried_choices import StageChoices
-from meshwright.solver.problem.choices import Recompute, Space
+from meshwright.solver.problem.choices import Recompute, Space, TpOverlap
 from meshwright.solver.problem.declared.recompute_modules import USUAL_MODULES, modules_of_words, sets_of
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
@@ -36,7 +36,8 @@ LIGHT = Recompute.FINE_GRAINED
 
 def request(*modules: str, name: str = "mixtral-8x7b", **search: object) -> TrainingRequest:
     fields: dict[str, object] = {"tp": (2,), "ep": (8,), "pp": (2,), "microbatch": (1, 2), "zero_stages": (1,)}
-    asked = Search(**(fields | {"recompute": (LIGHT,)} | search), recompute_modules=modules)  # type: ignore[arg-type]
+    fields |= {"recompute": (LIGHT,), "tp_overlap": (TpOverlap.EXPOSED,)} | search
+    asked = Search(**({"etp": fields["tp"]} | fields), recompute_modules=modules)  # type: ignore[arg-type]
     cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 4),))
     return TrainingRequest(model(name), cluster, TrainingWorkload("training", global_batch=128, seq_len=4096), search=asked)
 
@@ -186,7 +187,7 @@ def of_operators(*modules: str, **search: object) -> TrainingRequest:
     fields: dict[str, object] = {"space": Space.FREE, "tp": (2,), "pp": (1,), "cp": (1,), "microbatch": (1,)}
     cluster = Cluster((NodeGroup("a", node_type("dgx-h100"), 1),))
     workload = TrainingWorkload("training", global_batch=64, seq_len=16384)
-    fields |= {"recompute": (Recompute.NONE, LIGHT)}
+    fields |= {"recompute": (Recompute.NONE, LIGHT), "tp_overlap": (TpOverlap.EXPOSED,)}
     asked = Search(**(fields | search), recompute_modules=modules)  # type: ignore[arg-type]
     return TrainingRequest(model("llama-3.1-8b"), cluster, workload, search=asked)
 

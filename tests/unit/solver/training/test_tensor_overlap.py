@@ -169,7 +169,7 @@ def searched(*ways: TpOverlap, launcher: Launcher = Launcher.MEGATRON_LM, **spac
 
 @pytest.mark.parametrize("launcher", [Launcher.MEGATRON_LM, Launcher.TORCHTITAN])
 def test_a_choice_of_both_is_the_better_of_the_two(launcher: Launcher) -> None:
-    plans = [searched(*ways, launcher=launcher) for ways in ((), (TpOverlap.CHUNKED,), (TpOverlap.EXPOSED, TpOverlap.CHUNKED))]
+    plans = [searched(*ways, launcher=launcher) for ways in ((TpOverlap.EXPOSED,), (TpOverlap.CHUNKED,), ())]
     exposed, chunked, best = (plan.certificate.objective for plan in plans)
     assert exposed is not None and chunked is not None and best is not None
     assert best == min(exposed, chunked)

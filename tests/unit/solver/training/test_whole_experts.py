@@ -77,8 +77,9 @@ def test_narrow_experts_are_faster_whole() -> None:
     assert either.certificate.objective <= whole.certificate.objective
 
 
-def test_whole_experts_are_searched_where_asked_for_and_where_launchers_spread_them() -> None:
-    assert {mesh.etp for mesh in meshes(request(etp=()))} == {None}
+def test_whole_experts_are_searched_where_launchers_spread_them() -> None:
+    assert {mesh.etp for mesh in meshes(request(etp=(4,)))} == {None}
+    assert {mesh.etp for mesh in meshes(request(etp=()))} == {None, 1}
     assert {mesh.etp for mesh in meshes(request(etp=(1, 4)))} == {None, 1}
     assert max(mesh.ep for mesh in meshes(request(etp=(1,)))) == 8, "all ranks of the stage"
     assert not plan_training(request(launcher=Launcher.TORCHTITAN), stop=never_stop, progress=ignore_progress).feasible
@@ -107,7 +108,7 @@ def test_the_checker_knows_whole_experts() -> None:
         replace(s, strategy="expert_ffn") if (s.block, s.operator) == ("moe", "up") else s for s in flat(plan).shardings
     )
     assert Rule.SHARDING in {violation.rule for violation in check(with_fields(plan, shardings=split), asked)}
-    assert Rule.SEARCH in {violation.rule for violation in check(plan, request(etp=()))}
+    assert Rule.SEARCH in {violation.rule for violation in check(plan, request(etp=(4,)))}
     stages = tuple(replace(stage, axes=replace(flat(plan).axes, etp=2)) for stage in flat(plan).stages)
     with pytest.raises(PlanFileError, match="etp is tp or 1"):
         predict_training(asked, with_fields(plan, axes=replace(flat(plan).axes, etp=2), stages=stages))
