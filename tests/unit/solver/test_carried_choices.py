@@ -12,6 +12,7 @@ from meshwright.solver.answer.layouts import Pipelines
 from meshwright.solver.answer.plan_record import PlanRecord
 from meshwright.solver.answer.stage import Stage
 from meshwright.solver.problem.carried_choices import OF_MESHES, USUAL_MESH, MeshChoices, StageChoices
+from meshwright.solver.problem.choice import Unnamed
 from meshwright.solver.problem.choices import Launcher, Space
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.training.space.meshes import Mesh
@@ -48,7 +49,8 @@ def test_other_values_are_named_come_later_and_are_searched_where_they_are_asked
         asked = replace(Search(), **{name: (value,)})
         mesh, alone = Mesh(dp=2, tp=1, pp=2, cp=2), Mesh(dp=1, tp=1, pp=2, cp=2, ulysses=2)
         assert choices in MeshChoices.allowed(asked, mesh)
-        assert choices not in MeshChoices.allowed(Search(), mesh)
+        assert choices not in MeshChoices.allowed(replace(Search(), **{name: (OF_MESHES[name].usual,)}), mesh)
+        assert (choices in MeshChoices.allowed(Search(), mesh)) == (OF_MESHES[name].unnamed is Unnamed.ANY)
         assert list(MeshChoices.allowed(asked, alone)) == [USUAL_MESH] == [MeshChoices.of(choices, alone)]
         assert MeshChoices.of(choices, mesh) == choices
 

@@ -14,6 +14,7 @@ from meshwright.costmodels.model.split_dims import RankGrid, divides
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, Recompute
+from meshwright.solver.problem.declared.cp_keys import CpKeys
 from meshwright.solver.problem.launchers.table import TRAINERS
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
 from meshwright.solver.problem.search import Search
@@ -66,6 +67,7 @@ def test_a_trainer_is_given_what_the_checker_lets_it_start(
     )
     assert isinstance(request, TrainingRequest)
     search = Search(launcher=launcher, dp=(dp,), tp=(tp,), pp=(pp,), cp=(cp,), ulysses=(1,), zero_stages=(zero_stage,))
+    search = replace(search, cp_keys=(CpKeys.RING,))
     # A cluster of just so many devices: the search uses all.
     group = request.cluster.groups[0]
     node = replace(group.node, devices_per_node=min(plan.devices, 16))
