@@ -38,6 +38,7 @@ def test_bounds_rise_from_level_to_level(seed: int) -> None:
             if bound is None:
                 continue
             assert 0 < aim.launch_bound(family) <= bound * ROUNDING
+            assert 0 < aim.operator_bound(family) <= bound * ROUNDING
             choices = list(family.by_recompute())
             assert sorted(c.sort_key for each in choices for c in each.candidates()) == sorted(
                 c.sort_key for c in family.candidates()
