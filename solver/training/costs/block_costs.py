@@ -248,7 +248,6 @@ class BlockCosts:
         """Least time that each layer's operators compute, each sharded as is best for it alone; None where one can't be
         sharded. A tenth of the work of `fastest_layers_s`, which is at least that."""
         if setting not in self._operators:
-            heed(self._stop)
             blocks = [self.model.block(name) for name in self.block_names]
             each_s = [
                 [least_compute_s(self.model, block, part, self._operator_times) for part in setting.parts] for block in blocks

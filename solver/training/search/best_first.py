@@ -397,7 +397,8 @@ def search(
 @dataclass(frozen=True)
 class _Unpriced:
     """A family whose blocks have not been costed yet: its bound is what the host takes, or, where it ``is_computed``, what
-    operators alone take, or, where it ``is_plain``, what all takes if nothing runs again. ``index`` is its place in the space."""
+    operators alone take, or, where it ``is_plain``, what all takes if nothing runs again. ``index`` is its place in the space.
+    """
 
     family: CandidateFamily
     index: int
@@ -517,7 +518,8 @@ class _Search:
     def price_family(self, bound: float, unpriced: _Unpriced) -> None:
         """Put a family back under its bound, or drop it if its blocks can't be sharded its way.
 
-        Where blocks have many shardings it comes back first under what its operators take. One whose modules are named comes back first under what it takes if nothing runs again, as long as with other modules.
+        Where blocks have many shardings it comes back first under what its operators take. One whose modules are named comes
+        back first under what it takes if nothing runs again, as long as with other modules.
         """
         family = unpriced.family
         if family.modules is not None and not unpriced.is_plain:
