@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,14 +24,14 @@ from meshwright.solver.problem.search import require_choices_of
 from meshwright.solver.problem.token_prediction import without_token_prediction
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import compute_bound_s, least_step_flops, most_flops_per_s
-from meshwright.solver.training.forms.by_group.search import best_by_group, predict_by_group, refuse_by_group
+from meshwright.solver.training.forms.by_group.search import ByGroupSearch, predict_by_group, refuse_by_group
 from meshwright.solver.training.forms.stagewise.record import predict_stagewise
-from meshwright.solver.training.forms.stagewise.search import best_stagewise, refuse_stagewise
+from meshwright.solver.training.forms.stagewise.search import StagewiseSearch, refuse_stagewise
 from meshwright.solver.training.forms.stagewise.stage_sizes import sized_request, stage_sizes
 from meshwright.solver.training.forms.uniform.device_orders import other_arrangements
 from meshwright.solver.training.forms.uniform.launchable_inside import NOTE, has_many, simple_parts
 from meshwright.solver.training.forms.uniform.prediction import predict_uniform
-from meshwright.solver.training.forms.uniform.search import best_uniform, refuse_uniform
+from meshwright.solver.training.forms.uniform.search import UniformSearch, refuse_uniform
 from meshwright.solver.training.report.device_counts import UNITS, SizedResult, search_sizes, swept_plans, unproven
 from meshwright.solver.training.report.plan_report import bounded_by, feasible_plan
 from meshwright.solver.training.search.best_first import RELATIVE_TIE
@@ -65,16 +65,17 @@ def _best_plan(request: TrainingRequest, *, stop: Stop, progress: OnProgress) ->
     if has_kernel_bound(request) and isinstance(stop, DivisibleStop):
         floor_s = kernel_bound_s(request, stop=part_of(stop, SHARE_OF_FLOOR))
     told = NeverWorse(progress, floor_s, alone=alone)
-    ended = _searched(request, asked, None, stop=stop, progress=told)
+    searches = {form.form: form.search(request) for form in asked}
+    ended = _searched(searches, asked, None, stop=stop, progress=told)
     best = ended[-1].plan
-    # What some forms leave of the time goes to those that their part of it ended, as long as there are any.
+    # What some forms leave of the time goes to those that their part of it ended, which go on from what they know.
     for _ in asked:
         first = next((place for place, each in enumerate(ended) if each.was_stopped), None)
         if first is None or best.certificate.status is Status.OPTIMAL or stop():
             break
         given = ended[first - 1].plan if first else None
         open_ones = frozenset(each.form for each in ended if each.was_stopped)
-        again = _searched(request, asked[first:], given, open_ones, stop=stop, progress=told)
+        again = _searched(searches, asked[first:], given, open_ones, stop=stop, progress=told)
         ended = [*ended[:first], *again]
         best = _better_proven(best, ended[-1].plan)
     return bounded_by(best, floor_s)
@@ -90,7 +91,7 @@ class _Searched:
 
 
 def _searched(
-    request: TrainingRequest,
+    searches: Mapping[Form, TrainingFormSearch],
     forms: Sequence[TrainingForm[Any]],
     given: Plan | None,
     open_ones: frozenset[Form] = frozenset(Form),
@@ -105,7 +106,7 @@ def _searched(
         left = sum(each.parts for each in forms[place:] if each.form in open_ones)
         is_divided = form.form in open_ones and form.parts < left
         part = part_of(stop, form.parts / left) if is_divided else stop
-        given = form.search(request, given, stop=part, progress=progress)
+        given = searches[form.form](given, stop=part, progress=progress)
         found.append(_Searched(form.form, given, is_divided and not _is_proven(given) and part()))
     return found
 
@@ -216,10 +217,12 @@ OwnLayout = TypeVar("OwnLayout", bound=TrainingLayout)
 
 
 class TrainingFormSearch(Protocol):
-    """The search of a form, which begins with the best plan of the forms before it: None for the first."""
+    """The search of a form for a request. It may be called again when its time was too short, and knows then what it has worked
+    out."""
 
-    def __call__(self, request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
-        """Return the better of the given plan and the best of this form, with a certificate of both spaces."""
+    def __call__(self, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+        """Return the better of the best plan of the forms before it, None for the first, and the best of this form, with a
+        certificate of both spaces."""
         ...
 
 
@@ -229,7 +232,7 @@ class TrainingForm(Generic[OwnLayout]):
 
     layout    the type of its part of a plan
     refuse    raises for a request that asks for the form beside what it is not planned for
-    search    finds its best plan
+    search    makes the search for its best plan
     predict   the plan of a given layout, with every figure predicted anew
     parts     of the time that all forms have: equal pipelines begin with launchable plans, and all others with their answer;
               stages that differ list what each candidate takes at least before they find anything
@@ -238,15 +241,15 @@ class TrainingForm(Generic[OwnLayout]):
     form: Form
     layout: type[OwnLayout]
     refuse: Callable[[TrainingRequest], None]
-    search: TrainingFormSearch
+    search: Callable[[TrainingRequest], TrainingFormSearch]
     predict: Callable[[TrainingRequest, OwnLayout], Plan]
     parts: int
 
 
 FORMS: tuple[TrainingForm[Any], ...] = (
-    TrainingForm(Form.UNIFORM, Uniform, refuse_uniform, best_uniform, predict_uniform, parts=3),
-    TrainingForm(Form.BY_GROUP, ByGroup, refuse_by_group, best_by_group, predict_by_group, parts=1),
-    TrainingForm(Form.STAGEWISE, Stagewise, refuse_stagewise, best_stagewise, predict_stagewise, parts=3),
+    TrainingForm(Form.UNIFORM, Uniform, refuse_uniform, UniformSearch, predict_uniform, parts=3),
+    TrainingForm(Form.BY_GROUP, ByGroup, refuse_by_group, ByGroupSearch, predict_by_group, parts=1),
+    TrainingForm(Form.STAGEWISE, Stagewise, refuse_stagewise, StagewiseSearch, predict_stagewise, parts=3),
 )
 """Forms in the order in which they are searched."""
 

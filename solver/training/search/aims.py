@@ -29,7 +29,7 @@ from meshwright.solver.training.costs.evaluate import (
     devices_of_runs,
     step_energy_j,
 )
-from meshwright.solver.training.search.bounds import Member, family_bound_s, launch_bound_s, member_bound_s
+from meshwright.solver.training.search.bounds import Member, family_bound_s, launch_bound_s, member_bound_s, operator_bound_s
 from meshwright.solver.training.space.candidates import Candidate, CandidateFamily
 
 
@@ -44,6 +44,10 @@ class Aim(Protocol):
 
     def launch_bound(self, family: CandidateFamily) -> float:
         """Lower bound on the figure of a family's plans that takes no cost of its blocks, and is no higher than the next."""
+        ...
+
+    def operator_bound(self, family: CandidateFamily) -> float:
+        """Lower bound on the figure of a family's plans that takes no sharding of whole blocks; 0 where none is known."""
         ...
 
     def family_bound(self, family: CandidateFamily) -> float | None:
@@ -71,6 +75,10 @@ class LeastStepTime:
         """`launch_bound_s`."""
         return launch_bound_s(family, self._costs)
 
+    def operator_bound(self, family: CandidateFamily) -> float:
+        """`operator_bound_s`."""
+        return operator_bound_s(family, self._costs) or 0.0
+
     def family_bound(self, family: CandidateFamily) -> float | None:
         """`family_bound_s`."""
         return family_bound_s(family, self._costs)
@@ -96,6 +104,10 @@ class LeastEnergy:
     def launch_bound(self, family: CandidateFamily) -> float:
         """Idle power while the host launches kernels."""
         return self._bound(launch_bound_s(family, self._costs), 0.0)
+
+    def operator_bound(self, family: CandidateFamily) -> float:
+        """Idle power while operators compute."""
+        return self._bound(operator_bound_s(family, self._costs) or 0.0, 0.0)
 
     def family_bound(self, family: CandidateFamily) -> float | None:
         """Idle power for the least time, and the least active energy of each layer, nothing recomputed or shared."""

@@ -396,11 +396,13 @@ def search(
 
 @dataclass(frozen=True)
 class _Unpriced:
-    """A family whose blocks have not been costed yet: its bound is what the host takes, or, where it ``is_plain``, what all
-    takes if nothing runs again. ``index`` is its place in the space."""
+    """A family whose blocks have not been costed yet: its bound is what the host takes, or, where it ``is_computed``, what
+    operators alone take, or, where it ``is_plain``, what all takes if nothing runs again. ``index`` is its place in the space.
+    """
 
     family: CandidateFamily
     index: int
+    is_computed: bool = False
     is_plain: bool = False
 
 
@@ -436,6 +438,7 @@ class _Search:
         self.limit = limit
         self.result = SearchResult(best=begin)
         self.max_solved = request.search.max_candidates
+        self._has_many_shardings = request.search.space is Space.FREE
         self.n_popped = 0
         self.n_extra = 0
         self.n_beyond = 0
@@ -477,7 +480,8 @@ class _Search:
         """The open node with the lowest bound."""
         bound, _, node = heapq.heappop(self.heap)
         self.n_popped += 1
-        self.n_beyond += self.result.complete
+        # A family that waits under what its operators take was looked at before.
+        self.n_beyond += self.result.complete and not (isinstance(node, _Unpriced) and node.is_computed)
         return bound, node
 
     def take(self, bound: float, node: _Node) -> None:
@@ -486,7 +490,7 @@ class _Search:
             case _Unlisted():
                 raise SearchStopped
             case _Unpriced():
-                self.price_family(node)
+                self.price_family(bound, node)
             case CandidateFamily():
                 self.expand_family(bound, node)
             case Bundle() | Entries():
@@ -511,10 +515,11 @@ class _Search:
             self._launches[key] = self.aim.launch_bound(family)
         return self._launches[key]
 
-    def price_family(self, unpriced: _Unpriced) -> None:
+    def price_family(self, bound: float, unpriced: _Unpriced) -> None:
         """Put a family back under its bound, or drop it if its blocks can't be sharded its way.
 
-        One whose modules are named comes back first under what it takes if nothing runs again, as long as with other modules.
+        Where blocks have many shardings it comes back first under what its operators take. One whose modules are named comes
+        back first under what it takes if nothing runs again, as long as with other modules.
         """
         family = unpriced.family
         if family.modules is not None and not unpriced.is_plain:
@@ -525,10 +530,13 @@ class _Search:
             if plain is not None:
                 self._push(plain, replace(unpriced, is_plain=True), unpriced.index)
             return
-        bound = self.aim.family_bound(family)
-        if bound is not None:
-            self._push(bound, family, unpriced.index)
-            self._take_note(family, bound)
+        if self._has_many_shardings and family.modules is None and not (unpriced.is_computed or self.result.complete):
+            self._push(max(bound, self.aim.operator_bound(family)), replace(unpriced, is_computed=True), unpriced.index)
+            return
+        priced = self.aim.family_bound(family)
+        if priced is not None:
+            self._push(priced, family, unpriced.index)
+            self._take_note(family, priced)
 
     def expand_family(self, bound: float, family: CandidateFamily) -> None:
         """Put a family's choices of recompute modes in its place; of one choice its members, those that differ in chunks

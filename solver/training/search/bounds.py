@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -177,15 +177,28 @@ def launch_bound_s(family: CandidateFamily, costs: TrainingCosts) -> float:
     return _family_bound_s(family, costs, np.min(by_device, axis=0), equivalent=float(mesh.pp))
 
 
+def operator_bound_s(family: CandidateFamily, costs: TrainingCosts) -> float | None:
+    """Lower bound on the step time of a family by what its operators compute alone: nothing sent, nothing run again; None where
+    a block can't be sharded its way."""
+    return _layers_bound_s(family, costs, costs.least_operators_s)
+
+
 def family_bound_s(family: CandidateFamily, costs: TrainingCosts) -> float | None:
     """Lower bound on the step time of a family: no memory limit, least recompute, no state communication; None where a block
     can't be sharded its way."""
+    modes = frozenset(itertools.chain.from_iterable(family.recompute))
+    return _layers_bound_s(family, costs, lambda setting: costs.fastest_layers_s(setting, modes))
+
+
+def _layers_bound_s(
+    family: CandidateFamily, costs: TrainingCosts, layers_s: Callable[[BlockSetting], FloatArray | None]
+) -> float | None:
+    """The bound that follows from the least time of each layer in a setting."""
     candidate = next(family.candidates())
     kinds = costs.stage_kinds(candidate)
-    modes = frozenset(itertools.chain.from_iterable(family.recompute))
     of_kind: dict[StageKind, FloatArray] = {}
     for kind in dict.fromkeys(kinds):
-        by_device = [costs.fastest_layers_s(setting, modes) for setting in costs.settings(candidate, kind)]
+        by_device = [layers_s(setting) for setting in costs.settings(candidate, kind)]
         known = [layer_s for layer_s in by_device if layer_s is not None]
         if len(known) < len(by_device):
             return None

@@ -24,7 +24,7 @@ from meshwright.solver.answer.pipeline_plan import pipelines_of, placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, Status
 from meshwright.solver.answer.stage import DeviceRange, Stage
-from meshwright.solver.control import OnProgress, Stop, part_of
+from meshwright.solver.control import OnProgress, Stop, ignore_progress, never_stop, part_of
 from meshwright.solver.problem.choices import BatchShares, FrontierScope, Gradients, GroupOrder, Objective, Space
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.request import Slo, TrainingRequest
@@ -307,12 +307,24 @@ def part_sequences(global_batch: int) -> int:
     return next(n for n in range(1, global_batch + 1) if global_batch % n == 0 and global_batch // n <= MAX_PARTS)
 
 
-def best_by_group(request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
-    """The better of ``given``, whose replicas share evenly, and the best plan with replicas by node group."""
-    assert given is not None, "equal pipelines are searched first"
+class ByGroupSearch:
+    """Searches replicas by node group; what its pools have proven is known to a search that is begun again."""
+
+    def __init__(self, request: TrainingRequest):
+        self._request = request
+        self._pools = [_Pool(request, index) for index in range(len(request.cluster.groups))]
+
+    def __call__(self, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+        """The better of ``given``, whose replicas share evenly, and the best plan with replicas by node group."""
+        assert given is not None, "equal pipelines are searched first"
+        for pool in self._pools:
+            pool.stop, pool.progress = stop, progress
+        return _best_by_group(self._request, self._pools, given)
+
+
+def _best_by_group(request: TrainingRequest, pools: list[_Pool], given: Plan) -> Plan:
     workload = request.workload
     limit_s = min(request.longest_step_s, given.certificate.objective or math.inf)
-    pools = [_Pool(request, index, stop, progress) for index in range(len(request.cluster.groups))]
     part = part_sequences(workload.global_batch)
     best, bound = given, math.inf
     for shares in _in_order(pools, workload.global_batch // part):
@@ -393,10 +405,12 @@ class _Proof:
 
 class _Pool:
     """One node group's replicas: the optimum of its own search, for every share of the batch that was asked about, of all
-    layouts or of those whose exchange of gradients takes less than ``below_s``."""
+    layouts or of those whose exchange of gradients takes less than ``below_s``. Its searches heed ``stop``."""
 
-    def __init__(self, request: TrainingRequest, index: int, stop: Stop, progress: OnProgress):
-        self._request, self._index, self._stop, self._progress = request, index, stop, progress
+    def __init__(self, request: TrainingRequest, index: int):
+        self._request, self._index = request, index
+        self.stop: Stop = never_stop
+        self.progress: OnProgress = ignore_progress
         self._costs = TrainingCosts(pool_request(request, index, request.workload.global_batch))
         self._known: dict[tuple[int, float], _Proof] = {}
         parameters = {block.name: request.model.block_parameters(block.name) for block in request.model.blocks}
@@ -413,14 +427,14 @@ class _Pool:
         """The least time for so many sequences, or a lower bound that is at least ``limit_s``; less only when stopped."""
         known = self._proof(sequences, below_s)
         done = known.result is not None and known.result.best is not None
-        if done or known.bound_s >= limit_s or self._stop():
+        if done or known.bound_s >= limit_s or self.stop():
             return known.bound_s
         costs = self._costs.with_batch(sequences)
         result = search(
             costs.request,
             costs,
-            stop=part_of(self._stop, 0.5),
-            progress=self._progress,
+            stop=part_of(self.stop, 0.5),
+            progress=self.progress,
             limit=limit_s,
             holds=self._holds(below_s),
         )

@@ -236,23 +236,41 @@ def refuse_stagewise(request: TrainingRequest) -> None:
     require_whole_cluster(request, "search.stage_degrees")
 
 
-def best_stagewise(request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
-    """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ, over the cluster's
-    own arrangement of node groups and the others. Nothing is told of the way there."""
-    assert given is not None, "equal pipelines are searched first"
-    best = _Best(min(request.longest_step_s, given.certificate.objective or math.inf))
-    known, open_s = _Known(), list[float]()
-    for arrangement in (Arrangement(), *other_arrangements(request)):
-        space = _Space(arranged(request, arrangement), arrangement, known)
-        for count in _nearest_first(space.counts, given):
-            # Of what was not searched this much is known.
-            bound_s = compute_bound_s(request)
-            with unit_of_work() as unit:
-                heed(stop)
-                for known_s in space.search(count, best, stop=stop):
-                    bound_s = known_s
-            if unit.was_stopped:
-                open_s.append(bound_s)
+class StagewiseSearch:
+    """Searches stages that differ, over the cluster's own arrangement of node groups and the others. A search that is begun
+    again looks only for what beats the best so far, where it has not proven that there is nothing."""
+
+    def __init__(self, request: TrainingRequest):
+        self._request, self._known = request, _Known()
+        self._best = _Best(request.longest_step_s)
+        self._done = set[tuple[int, int]]()
+
+    def __call__(self, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+        """The better of ``given``, whose stages have the same degrees, and the best plan of stages that differ. Nothing is told
+        of the way there."""
+        assert given is not None, "equal pipelines are searched first"
+        request, best, open_s = self._request, self._best, list[float]()
+        best.heed(given)
+        for place, arrangement in enumerate((Arrangement(), *other_arrangements(request))):
+            space = _Space(arranged(request, arrangement), arrangement, self._known)
+            for count in _nearest_first(space.counts, given):
+                if (place, count) in self._done:
+                    continue
+                # Of what was not searched this much is known.
+                bound_s = compute_bound_s(request)
+                with unit_of_work() as unit:
+                    heed(stop)
+                    for known_s in space.search(count, best, stop=stop):
+                        bound_s = known_s
+                if unit.was_stopped:
+                    open_s.append(bound_s)
+                else:
+                    self._done.add((place, count))
+        return _better(request, given, best, open_s)
+
+
+def _better(request: TrainingRequest, given: Plan, best: _Best, open_s: list[float]) -> Plan:
+    """The better of two plans, with what was left open: bounds of plans that may be better than both."""
     bound_s = min(given.certificate.bound or 0.0, best.limit_s) if given.certificate.bound or given.is_decided else 0.0
     if best.found is None and not given.feasible:
         return given if not open_s or not given.is_decided else still_open(given)
@@ -286,6 +304,13 @@ class _Best:
 
     limit_s: float
     found: _Found | None = None
+
+    def heed(self, given: Plan) -> None:
+        """Look from now on for what is better than this plan too."""
+        given_s = given.certificate.objective or math.inf
+        if self.found is not None and given_s * (1 - RELATIVE_TIE) <= self.found.objective_s:
+            self.found = None
+        self.limit_s = min(self.limit_s, given_s)
 
     @property
     def below_s(self) -> float:

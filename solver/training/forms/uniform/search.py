@@ -49,10 +49,19 @@ def refuse_uniform(request: TrainingRequest) -> None:
     check_token_slices(request)
 
 
-def best_uniform(request: TrainingRequest, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
-    """Return the best plan of equal pipelines on all devices, or on fewer whole nodes, or the reason why there is none."""
-    assert given is None, "equal pipelines are searched first"
-    costs = TrainingCosts(request)
+class UniformSearch:
+    """Searches equal pipelines; what blocks cost is known to a search that is begun again."""
+
+    def __init__(self, request: TrainingRequest):
+        self._request, self._costs = request, TrainingCosts(request)
+
+    def __call__(self, given: Plan | None, *, stop: Stop, progress: OnProgress) -> Plan:
+        """Return the best plan on all devices, or on fewer whole nodes, or the reason why there is none."""
+        assert given is None, "equal pipelines are searched first"
+        return _best_uniform(self._request, self._costs, stop=stop, progress=progress)
+
+
+def _best_uniform(request: TrainingRequest, costs: TrainingCosts, *, stop: Stop, progress: OnProgress) -> Plan:
     inside = _inside(request, costs, stop=stop, progress=progress)
     own = _plan_in_given_order(request, costs, inside, stop=stop, progress=progress)
     others = other_arrangements(request)

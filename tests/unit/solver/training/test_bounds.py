@@ -9,16 +9,19 @@ import pytest
 from meshwright.costmodels.memory.training_state import Offload
 from meshwright.costmodels.pipeline import Schedule
 from meshwright.solver.blocks.tp_strategies import REPLICATED
+from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import Recompute
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.search.aims import LeastEnergy, LeastStepTime
-from meshwright.solver.training.search.best_first import expand
+from meshwright.solver.training.search.best_first import expand, search
 from meshwright.solver.training.search.bounds import Member, first_rank_lacks_bytes, least_shortfall_bytes
 from meshwright.solver.training.search.partition import smallest_shortfall
 from meshwright.solver.training.space.candidates import CandidateFamily, families
 from meshwright.solver.training.space.meshes import Mesh
 from meshwright.solver.training.space.schedules import Pipelining
 from meshwright.solver.training.space.state_places import StatePlace
+from tests.support.requests_given import resolved, training
 from tests.unit.solver.training.full_space import full_request
 from tests.unit.solver.training.instances import random_request
 
@@ -38,6 +41,7 @@ def test_bounds_rise_from_level_to_level(seed: int) -> None:
             if bound is None:
                 continue
             assert 0 < aim.launch_bound(family) <= bound * ROUNDING
+            assert 0 < aim.operator_bound(family) <= bound * ROUNDING
             choices = list(family.by_recompute())
             assert sorted(c.sort_key for each in choices for c in each.candidates()) == sorted(
                 c.sort_key for c in family.candidates()
@@ -98,3 +102,39 @@ def test_sends_of_chunks_show_beyond_what_a_mean_stage_computes_at_least() -> No
     (shown_s,) = shown
     assert shown_s == pytest.approx(sent_s - least_s.sum() / 2)
     assert 0.0 < shown_s < sent_s
+
+
+TOO_SHORT_S = 4.4
+"""Seconds in which 8 H100 can't train 106 sequences: 4.62 by their operators alone."""
+
+
+class Counting(LeastStepTime):
+    """Counts the families that are bounded by their operators, and those whose blocks are costed."""
+
+    by_operators = by_blocks = 0
+
+    def operator_bound(self, family: CandidateFamily) -> float:
+        self.by_operators += 1
+        return super().operator_bound(family)
+
+    def family_bound(self, family: CandidateFamily) -> float | None:
+        self.by_blocks += 1
+        return super().family_bound(family)
+
+
+def test_blocks_are_not_costed_of_families_whose_operators_take_too_long() -> None:
+    """Of a model whose step takes far longer than its launches, in less time than one node needs for so many sequences."""
+    request = resolved(
+        training(
+            model={"catalog": "llama-3.1-8b"},
+            cluster={"groups": [{"name": "node", "node": "dgx-h100", "nodes": 1}]},
+            workload={"kind": "training", "global_batch": 106, "seq_len": 4096, "precision": "bf16", "optimizer": "adamw"},
+            search={"space": "free"},
+        )
+    )
+    assert isinstance(request, TrainingRequest)
+    costs = TrainingCosts(request)
+    aim = Counting(costs)
+    result = search(request, costs, aim=aim, stop=never_stop, progress=ignore_progress, limit=TOO_SHORT_S)
+    assert result.best is None and result.bound is not None and result.bound > TOO_SHORT_S
+    assert 2 * aim.by_blocks < aim.by_operators

@@ -14,7 +14,7 @@ from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.stages import objective_s
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
 from meshwright.solver.training.costs.evaluate import compute_bound_s
-from meshwright.solver.training.forms.stagewise.search import Layers, best_stagewise, unbeaten_runs
+from meshwright.solver.training.forms.stagewise.search import Layers, StagewiseSearch, unbeaten_runs
 from meshwright.solver.training.forms.stagewise.stage_sizes import (
     Lines,
     StageWays,
@@ -107,12 +107,12 @@ def test_a_search_that_is_stopped_on_its_way_has_a_bound_that_holds() -> None:
     """Wherever it is stopped, its plan is no worse than the given one, and its bound no more than the best plan's step."""
     *_, request = stagewise_requests(3)
     given = planned(replace(request, search=replace(request.search, stage_degrees=StageDegrees.SAME)))
-    best_s = best_stagewise(request, given, stop=never_stop, progress=ignore_progress).certificate.objective
+    best_s = StagewiseSearch(request)(given, stop=never_stop, progress=ignore_progress).certificate.objective
     assert best_s is not None and given.certificate.objective is not None
     seen = set[Status]()
     for asked in range(0, 400, 40):
         left = iter(range(asked))
-        plan = best_stagewise(request, given, stop=lambda left=left: next(left, None) is None, progress=ignore_progress)
+        plan = StagewiseSearch(request)(given, stop=lambda left=left: next(left, None) is None, progress=ignore_progress)
         seen.add(plan.certificate.status)
         assert plan.certificate.objective is not None and plan.certificate.bound is not None
         assert best_s <= plan.certificate.objective <= given.certificate.objective

@@ -166,7 +166,7 @@ class Questions:
 def test_shares_are_found_while_their_search_has_not_ended() -> None:
     request = list(unequal_requests(8))[1]
     whole = planned(request)
-    stopped = plan_training(request, stop=Questions(50), progress=ignore_progress)
+    stopped = plan_training(request, stop=Questions(60), progress=ignore_progress)
     assert check(stopped, request) == ()
     assert flat(stopped).shares is not None
     assert stopped.certificate.status is Status.FEASIBLE

@@ -13,8 +13,8 @@ from meshwright.solver.answer.predicted import Status
 from meshwright.solver.control import Stop, ignore_progress, never_stop
 from meshwright.solver.problem.choices import BatchShares, GroupOrder, StageDegrees
 from meshwright.solver.problem.request import TrainingRequest
-from meshwright.solver.training.forms.by_group.search import best_by_group
-from meshwright.solver.training.forms.stagewise.search import best_stagewise
+from meshwright.solver.training.forms.by_group.search import ByGroupSearch
+from meshwright.solver.training.forms.stagewise.search import StagewiseSearch
 from meshwright.solver.training.forms.uniform.device_orders import best_arrangement, other_arrangements
 from meshwright.solver.verify.check import check
 from tests.unit.solver.training.planned import planned
@@ -35,11 +35,11 @@ def too_small(requests: Iterator[TrainingRequest]) -> TrainingRequest:
 
 
 def shares(request: TrainingRequest, given: Plan, stop: Stop) -> Plan:
-    return best_by_group(request, given, stop=stop, progress=ignore_progress)
+    return ByGroupSearch(request)(given, stop=stop, progress=ignore_progress)
 
 
 def stages(request: TrainingRequest, given: Plan, stop: Stop) -> Plan:
-    return best_stagewise(request, given, stop=stop, progress=ignore_progress)
+    return StagewiseSearch(request)(given, stop=stop, progress=ignore_progress)
 
 
 def orders(request: TrainingRequest, given: Plan, stop: Stop) -> Plan:
