@@ -18,7 +18,7 @@ A gigabyte is 10**9 bytes, a GiB 2**30; device memory in data sheets is in GiB a
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Interval, Len
@@ -35,6 +35,26 @@ Name = Annotated[str, Len(1, 200)]
 
 STRICT_RECORD = {"extra": "forbid", "allow_inf_nan": False, "strict": True}
 """Pydantic settings of every record that is read at an edge (a plain dict, so that records need no Pydantic)."""
+
+
+class OverTime(Enum):
+    """What a figure does where all times are longer by one factor. One that says neither stays."""
+
+    GROWS = "grows"
+    SHRINKS = "shrinks"
+
+    def scaled(self, value: float, factor: float) -> float:
+        """The figure where times are ``factor`` times as long."""
+        return value * factor if self is OverTime.GROWS else value / factor
+
+
+Seconds = Annotated[float, OverTime.GROWS]
+Joules = Annotated[float, OverTime.GROWS]
+"""Of a step: devices draw their power for longer."""
+PerMillionTokens = Annotated[float, OverTime.GROWS]
+"""A price: devices are paid for by the hour."""
+PerSecond = Annotated[float, OverTime.SHRINKS]
+ShareOfPeak = Annotated[float, OverTime.SHRINKS]
 
 
 class DType(StrEnum):

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 from meshwright.costmodels.calibration.from_runs import LATENCY, UNMEASURED_TIME, TimeLaw, run_calibration, time_law
 from meshwright.costmodels.calibration.networks import NetworkCalibration, network_calibration
 from meshwright.costmodels.cluster.cluster import Cluster
+from meshwright.costmodels.units import OverTime
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, CalibrationUse, Certificate, Predicted
+from meshwright.solver.answer.timed_words import TimedWords
 from meshwright.solver.problem.request import PlanRequest, TrainingRequest
-
-Record = TypeVar("Record")
-
-GROWS = ("_s", "_j", "cost_per_million_tokens")
-"""Ends of the names of figures that grow with all times: seconds, joules of a step, prices."""
-
-SHRINKS = ("_per_s", "mfu", "_w")
-"""Ends of the names of figures that shrink with them: rates, shares of peak, watts. Looked at before the others."""
 
 DEVICES = "devices"
 """The unit of an objective that is no time; those in seconds, USD and joules of a step grow."""
@@ -62,10 +58,13 @@ def in_model_time(request: PlanRequest) -> PlanRequest:
 
 
 def in_cluster_time(plan: Plan, request: PlanRequest) -> Plan:
-    """Return the plan with its figures in the cluster's time, with the bands that runs tell and a note that says so."""
+    """Return the plan with its figures and sentences in the cluster's time, with the bands that runs tell and a note that says
+    so."""
     law = law_of(request)
-    if law is None:
+    if not isinstance(request, TrainingRequest):
         return plan
+    if law is None:
+        return cast(Plan, _told(plan, 1.0, confident_factor(request)))
     learned = run_calibration(request.calibrations)
     assert learned is not None, "the law came from it"
     basis = f"{law.runs} measured run{'' if law.runs == 1 else 's'} of this framework on this hardware"
@@ -76,28 +75,29 @@ def in_cluster_time(plan: Plan, request: PlanRequest) -> Plan:
         p95_error=law.factor(HIGH) / law.scale - 1.0,
         basis=f"times x {law.scale:.3f} by {basis}",
     )
-    scaled: Plan = _scaled(plan, law.scale)
+    scaled: Plan = _told(plan, law.scale, confident_factor(request))
     if scaled.predicted is not None and plan.predicted is not None:
         scaled = replace(scaled, predicted=_with_bands(scaled.predicted, law, basis))
     return replace(
         scaled,
         certificate=_certificate(plan.certificate, law.scale),
         runners_up=tuple(
-            replace(each, objective=_objective(each.objective, plan.certificate.unit, law.scale)) for each in plan.runners_up
+            replace(each, objective=_objective(each.objective, plan.certificate.unit, law.scale)) for each in scaled.runners_up
         ),
-        calibration=(*plan.calibration, use),
-        notes=(*plan.notes, f"times are {law.scale:.3f} times the cost model's, learned from {basis}"),
+        calibration=(*scaled.calibration, use),
+        notes=(*scaled.notes, f"times are {law.scale:.3f} times the cost model's, learned from {basis}"),
     )
 
 
 def _with_bands(predicted: Predicted, law: TimeLaw, basis: str) -> Predicted:
     """Return the figures with bands in which nine of ten runs fall."""
-    low, high = law.factor(LOW) / law.scale, law.factor(HIGH) / law.scale
-    bands = {name: band for name, band in predicted.bands.items() if name not in ("step_time_s", "tokens_per_s", "mfu")}
+    factors = law.factor(LOW) / law.scale, law.factor(HIGH) / law.scale
+    bands, units = dict(predicted.bands), _units_of(Predicted)
     for name in ("step_time_s", "tokens_per_s", "mfu"):
-        value = getattr(predicted, name)
-        if value is not None:
-            bands[name] = Band(value * low, value * high, f"nine of ten runs, by {basis}")
+        value, over = getattr(predicted, name), units[name]
+        if value is not None and over is not None:
+            low, high = sorted(over.scaled(value, factor) for factor in factors)
+            bands[name] = Band(low, high, f"nine of ten runs, by {basis}")
     return replace(predicted, bands=bands)
 
 
@@ -114,20 +114,40 @@ def _objective(value: float | None, unit: str, scale: float) -> float | None:
     return value if value is None or unit == DEVICES else value * scale
 
 
-def _scaled(value: Any, scale: float, name: str = "") -> Any:
-    """Return the value with every time in it longer, told by the ends of names; texts and counts stay."""
+def _told(value: Any, scale: float, promised: float, over: OverTime | None = None) -> Any:
+    """Return the value with every figure and sentence in it in another time, by the units that fields declare; all else stays.
+
+    scale, promised   how many times the cost model's time is expected, and promised with the SLO's confidence
+    over              of the field that holds the value
+    """
+    if isinstance(value, TimedWords):
+        return value.told(scale, promised)
     if is_dataclass(value) and not isinstance(value, type):
-        changed = {each.name: _scaled(getattr(value, each.name), scale, each.name) for each in fields(value)}
+        units = _units_of(type(value))
+        changed = {
+            each.name: _told(getattr(value, each.name), scale, promised, units[each.name] or over) for each in fields(value)
+        }
         return replace(value, **changed)
     if isinstance(value, tuple):
-        return tuple(_scaled(each, scale, name) for each in value)
+        return tuple(_told(each, scale, promised, over) for each in value)
     if isinstance(value, Mapping):
-        return {key: _scaled(each, scale, str(key)) for key, each in value.items()}
-    if not isinstance(value, float):
-        return value
-    if name.endswith(SHRINKS):
-        return value / scale
-    return value * scale if name.endswith(GROWS) else value
+        return {key: _told(each, scale, promised) for key, each in value.items()}
+    return value if over is None or not isinstance(value, float) else over.scaled(value, scale)
+
+
+@cache
+def _units_of(record: type) -> Mapping[str, OverTime | None]:
+    """What each field of a record says of its unit, None of one that stays."""
+    hints = get_type_hints(record, include_extras=True)
+    return {each.name: _unit_in(hints[each.name]) for each in fields(record)}
+
+
+def _unit_in(hint: object) -> OverTime | None:
+    """The unit in a type, or in one of its options."""
+    options = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return next((said for said in options if isinstance(said, OverTime)), None)
+    return next(filter(None, map(_unit_in, options)), None) if get_origin(hint) in (Union, UnionType) else None
 
 
 # The networks between nodes that a prediction rests on: measured fabrics, and priors of their kinds.

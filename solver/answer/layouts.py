@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.costmodels.units import STRICT_RECORD, PerSecond, Seconds
 from meshwright.solver.answer.predicted import Predicted, TimeBreakdown
 from meshwright.solver.answer.stage import Axes, DeviceRange, Microbatch, OperatorSharding, Stage
 from meshwright.solver.problem.carried_choices import MeshChoices
@@ -151,7 +151,7 @@ class GroupShare:
 
     group: str
     sequences: int
-    step_time_s: float
+    step_time_s: Seconds
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class ByGroup:
     """
 
     groups: tuple[GroupReplicas, ...]
-    exchange_s: float
+    exchange_s: Seconds
     placement: Placement
 
 
@@ -213,8 +213,8 @@ class EngineLoad:
     max_num_seqs: int
     max_num_batched_tokens: int
     utilisation: float
-    prefill_time_s: float
-    decode_step_s: float
+    prefill_time_s: Seconds
+    decode_step_s: Seconds
     mean_batch: float
 
 
@@ -257,7 +257,7 @@ class PrefillWorkers:
     max_num_seqs: int
     max_num_batched_tokens: int
     utilisation: float
-    transfer_s: float
+    transfer_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,15 +313,15 @@ class PromptPhase:
     max_num_batched_tokens: int
     to_decode_bytes: float
     to_prefill_bytes: float
-    to_decode_s: float
-    to_prefill_s: float
-    out_token_s: float
-    in_token_s: float
+    to_decode_s: Seconds
+    to_prefill_s: Seconds
+    out_token_s: Seconds
+    in_token_s: Seconds
     buffer_tokens: int
     host_bytes: float
     prefill_share: float
     switching_share: float
-    cycle_s: float
+    cycle_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +370,7 @@ class KindShare:
     """
 
     share: float
-    requests_per_s: float
+    requests_per_s: PerSecond
     devices: int
     predicted: Predicted
 

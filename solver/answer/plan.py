@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.costmodels.units import STRICT_RECORD, Joules, PerMillionTokens, PerSecond
 from meshwright.solver.answer.layouts import Layout
 from meshwright.solver.answer.predicted import (
     UNFINISHED_SEARCH,
@@ -34,11 +34,11 @@ class FrontierPoint:
 
     summary: str
     devices: int
-    tokens_per_s: float
+    tokens_per_s: PerSecond
     peak_memory_bytes: float
     memory_headroom_bytes: float | None = None
-    cost_per_million_tokens: float | None = None
-    energy_per_step_j: float | None = None
+    cost_per_million_tokens: PerMillionTokens | None = None
+    energy_per_step_j: Joules | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class InteractivityPoint:
     batch: float
     max_num_seqs: int
     max_num_batched_tokens: int
-    tokens_per_s_per_device: float
-    tokens_per_s_per_user: float
+    tokens_per_s_per_device: PerSecond
+    tokens_per_s_per_user: PerSecond
     workers: int = 1
     prefill: PromptWorkers | None = None
 
@@ -89,8 +89,8 @@ class Interactivity:
     __pydantic_config__ = STRICT_RECORD
 
     points: tuple[InteractivityPoint, ...]
-    plan_tokens_per_s_per_device: float
-    plan_tokens_per_s_per_user: float
+    plan_tokens_per_s_per_device: PerSecond
+    plan_tokens_per_s_per_user: PerSecond
 
 
 PLAN_SCHEMA = "meshwright.plan/1"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from meshwright.costmodels.memory.training_state import Optimizer
-from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.costmodels.units import STRICT_RECORD, Seconds
 from meshwright.solver.answer.layouts import (
     EngineLoad,
     GroupShare,
@@ -117,8 +117,8 @@ class ReplicaShares:
     __pydantic_config__ = STRICT_RECORD
 
     sequences: int
-    step_time_s: float
-    exchange_s: float
+    step_time_s: Seconds
+    exchange_s: Seconds
     pools: tuple[ReplicaPool, ...]
 
 

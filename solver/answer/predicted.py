@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.costmodels.units import STRICT_RECORD, Joules, PerMillionTokens, PerSecond, Seconds, ShareOfPeak
 from meshwright.solver.problem.choices import OperatorSolver
 
 UNFINISHED_SEARCH = "search"
@@ -135,20 +135,20 @@ class Predicted:
 
     __pydantic_config__ = STRICT_RECORD
 
-    tokens_per_s: float
+    tokens_per_s: PerSecond
     peak_memory_bytes: float
-    step_time_s: float | None = None
-    mfu: float | None = None
-    ttft_p95_s: float | None = None
-    tpot_p95_s: float | None = None
-    cost_per_million_tokens: float | None = None
-    energy_per_step_j: float | None = None
-    energy_per_token_j: float | None = None
+    step_time_s: Seconds | None = None
+    mfu: ShareOfPeak | None = None
+    ttft_p95_s: Seconds | None = None
+    tpot_p95_s: Seconds | None = None
+    cost_per_million_tokens: PerMillionTokens | None = None
+    energy_per_step_j: Joules | None = None
+    energy_per_token_j: Joules | None = None
     power_w: float | None = None
     peak_memory_p95_bytes: float | None = None
     chance_out_of_memory: float | None = None
-    ttft_promised_s: float | None = None
-    tpot_promised_s: float | None = None
+    ttft_promised_s: Seconds | None = None
+    tpot_promised_s: Seconds | None = None
     chance_ttft_missed: float | None = None
     chance_tpot_missed: float | None = None
     bands: Mapping[str, Band] = field(default_factory=dict)
@@ -160,16 +160,16 @@ class TimeBreakdown:
 
     __pydantic_config__ = STRICT_RECORD
 
-    compute_s: float
-    recompute_s: float
-    tp_comm_s: float
-    cp_comm_s: float
-    pp_comm_s: float
-    dp_comm_s: float
-    bubble_s: float
-    optimizer_s: float
-    ep_comm_s: float = 0.0
-    offload_s: float = 0.0
+    compute_s: Seconds
+    recompute_s: Seconds
+    tp_comm_s: Seconds
+    cp_comm_s: Seconds
+    pp_comm_s: Seconds
+    dp_comm_s: Seconds
+    bubble_s: Seconds
+    optimizer_s: Seconds
+    ep_comm_s: Seconds = 0.0
+    offload_s: Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class AlsoTry:
     __pydantic_config__ = STRICT_RECORD
 
     summary: str
-    step_time_s: float | None
+    step_time_s: Seconds | None
     peak_memory_bytes: float
     chance_out_of_memory: float | None
     differs: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshwright.costmodels.memory.training_state import NOTHING_OFFLOADED, Offload
-from meshwright.costmodels.units import STRICT_RECORD
+from meshwright.costmodels.units import STRICT_RECORD, Seconds
 from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.choices import Gradients, Recompute
 
@@ -119,8 +119,8 @@ class _Stage:
     axes: Axes
     recompute: Recompute
     zero_stage: int
-    time_s: float
-    extra_s: float
+    time_s: Seconds
+    extra_s: Seconds
     in_flight: float
     memory: StageMemory
     chunk_layers: tuple[int, ...] = ()
@@ -129,7 +129,7 @@ class _Stage:
     gradients: Gradients = Gradients.KEPT
     shardings: tuple[OperatorSharding, ...] = ()
     sequence_parallel: bool | None = None
-    hidden_s: float = 0.0
+    hidden_s: Seconds = 0.0
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from meshwright.costmodels.cluster.cluster import Cluster, Device, NodeGroup, pa
 from meshwright.costmodels.errors import WorkloadError
 from meshwright.solver.answer.plan import FrontierPoint
 from meshwright.solver.answer.predicted import Certificate, RunnerUp, Status
+from meshwright.solver.answer.timed_words import TimedFigure, TimedWords, step_seconds
 from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import FrontierScope, Objective
 from meshwright.solver.problem.request import TrainingRequest
@@ -50,7 +51,7 @@ class TriedSize:
         if self.best is None:
             return RunnerUp(name, None, self.why_none)
         step_s = self.best.solved.cost.step_time_s
-        why = f"{self.value / winner - 1:.1%} more {unit} ({step_s:.3g} s a step)"
+        why = TimedWords(f"{self.value / winner - 1:.1%} more {unit} (", step_seconds(step_s, ".3g"), " s a step)")
         return RunnerUp(f"{name}: {summary(self.best.solved.decision.candidate)}", self.value, why)
 
 
@@ -137,8 +138,13 @@ def _why_none(sized: TrainingRequest, bound: float | None, best_value: float) ->
     if bound is None or math.isinf(bound):
         return "nothing fits, or nothing that meets the SLO"
     if math.isinf(best_value):
-        return f"no plan meets the SLO: each takes {bound:.4g} s a step or more"
-    return f"no plan is worth less than {_value(sized, bound):.4g} {UNITS[sized.objective]}"
+        expected, promised = step_seconds(bound), step_seconds(bound, promised=True)
+        confidence = f" s with slo.confidence {sized.slo.confidence:g}"
+        return TimedWords("no plan meets the SLO: each takes ", expected, " s a step or more, up to ", promised, confidence)
+    if sized.objective is Objective.DEVICES:
+        return f"no plan is worth less than {sized.cluster.n_devices} {UNITS[sized.objective]}"
+    # Dollars and joules of a step grow with its seconds.
+    return TimedWords("no plan is worth less than ", TimedFigure(_value(sized, bound), ".4g"), f" {UNITS[sized.objective]}")
 
 
 def cluster_parts(cluster: Cluster) -> Iterator[Cluster]:

@@ -12,7 +12,7 @@ from meshwright.costmodels.model.dims import BATCH, SEQ
 from meshwright.costmodels.model.documents import Fill
 from meshwright.costmodels.model.operators import attention_pairs
 from meshwright.costmodels.pipeline import TOKEN_SLICED, TRAITS, Schedule
-from meshwright.costmodels.units import GIB
+from meshwright.costmodels.units import GIB, OverTime
 from meshwright.solver.answer.layouts import Pipelines, Placement, PlanSlice, Uniform, named
 from meshwright.solver.answer.plan import FrontierPoint, Plan
 from meshwright.solver.answer.predicted import (
@@ -29,6 +29,7 @@ from meshwright.solver.answer.predicted import (
     unfinished_search,
 )
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan, Microbatch, OperatorSharding, Stage, StageMemory
+from meshwright.solver.answer.timed_words import TimedFigure, TimedWords, step_seconds
 from meshwright.solver.problem.choice import TRAINING
 from meshwright.solver.problem.choices import Objective, Space
 from meshwright.solver.problem.request import COST_TARGET, TrainingRequest
@@ -443,11 +444,12 @@ def document_notes(request: TrainingRequest, *, step_s: float) -> tuple[str, ...
     workload = request.workload
     if workload.lengths is not None and workload.lengths.fill is Fill.PADDED:
         useful = workload.lengths.useful_tokens(workload.seq_len)
-        return (
+        said = (
             f"sequences hold {useful:,.0f} tokens of documents on average, and {1 - useful / workload.seq_len:.1%} padding, "
             "which is computed like them and counted in tokens/s: "
-            f"{workload.global_batch * useful / step_s:,.0f} tokens/s are of documents",
         )
+        of_documents = TimedFigure(workload.global_batch * useful / step_s, ",.0f", OverTime.SHRINKS)
+        return (TimedWords(said, of_documents, " tokens/s are of documents"),)
     packed = workload.documents
     if packed is None:
         return ()
@@ -512,7 +514,8 @@ def _why_worse(costs: TrainingCosts, best: Solved, other: Solved) -> str:
         slower = f"{other.value / best.value - 1:.1%} more energy and {slower}"
     if loser[part] - winner[part] <= 0:
         return f"{slower}: as fast, and later in the canonical order"
-    return f"{slower}: {_PART_NAMES[part]} ({winner[part]:.3g} s -> {loser[part]:.3g} s)"
+    was_s, is_s = step_seconds(winner[part], ".3g"), step_seconds(loser[part], ".3g")
+    return TimedWords(f"{slower}: {_PART_NAMES[part]} (", was_s, " s -> ", is_s, " s)")
 
 
 def _breakdown(costs: TrainingCosts, solved: Solved) -> TimeBreakdown:
@@ -560,6 +563,6 @@ def still_open(given: Plan) -> Plan:
 def instead_of(given: Plan, best: Plan, name: str) -> Plan:
     """The best plan with the given one, which is called so, as its first runner-up, and as its equal where noise allows."""
     given_s = given.certificate.objective
-    why = "nothing fits or meets the SLO" if given_s is None else f"takes {given_s:.4g} s a step"
+    why = "nothing fits or meets the SLO" if given_s is None else TimedWords("takes ", step_seconds(given_s), " s a step")
     losers = (RunnerUp(name, given_s, why), *given.runners_up)
     return replace(best, runners_up=losers[:MAX_RUNNERS_UP], equals=equal_form(given, best, name))

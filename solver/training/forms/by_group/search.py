@@ -24,6 +24,7 @@ from meshwright.solver.answer.pipeline_plan import pipelines_of, placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Predicted, RunnerUp, Status
 from meshwright.solver.answer.stage import DeviceRange, Stage
+from meshwright.solver.answer.timed_words import TimedWords, step_seconds
 from meshwright.solver.control import OnProgress, Stop, ignore_progress, never_stop, part_of
 from meshwright.solver.problem.choices import BatchShares, FrontierScope, Gradients, GroupOrder, Objective, Space
 from meshwright.solver.problem.graph import ModelGraph
@@ -376,7 +377,8 @@ def _certified(request: TrainingRequest, best: Plan, given: Plan, bound_s: float
     certificate = widened(given.certificate, objective, bound_s, by=text)
     if best is given:
         proven = certificate.status is Status.OPTIMAL
-        why = f"no share of the batch {'takes' if proven else 'was found that takes'} less than {objective:.4g} s"
+        found = "takes" if proven else "was found that takes"
+        why = TimedWords(f"no share of the batch {found} less than ", step_seconds(objective), " s")
         loser = RunnerUp("replicas by node group", None, why)
         return replace(best, certificate=certificate, runners_up=(loser, *best.runners_up)[:MAX_RUNNERS_UP])
     best = replace(best, certificate=certificate, notes=(*best.notes, *_notes(request, best)))
@@ -388,10 +390,12 @@ def _notes(request: TrainingRequest, plan: Plan) -> Iterator[str]:
     assert isinstance(layout, ByGroup)
     for group, replicas in zip(request.cluster.groups, layout.groups, strict=True):
         taken = f"{replicas.sequences} of {request.workload.global_batch} sequences"
-        yield f"replicas on {group.name} take {taken}, {replicas.step_time_s:.4g} s"
-    yield (
+        yield TimedWords(f"replicas on {group.name} take {taken}, ", step_seconds(replicas.step_time_s), " s")
+    yield TimedWords(
         "axes, stages, shardings, microbatch and breakdown are those of the first group's replicas; gradients are summed "
-        f"between groups when the slowest is done, {layout.exchange_s:.4g} s, which nothing hides"
+        "between groups when the slowest is done, ",
+        step_seconds(layout.exchange_s),
+        " s, which nothing hides",
     )
 
 

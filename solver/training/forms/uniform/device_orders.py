@@ -14,6 +14,7 @@ from meshwright.solver.answer.arrangement import Arrangement, arranged, arrangem
 from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import RunnerUp, Status
+from meshwright.solver.answer.timed_words import TimedWords, step_seconds
 from meshwright.solver.control import OnProgress, Stop
 from meshwright.solver.problem.choices import GroupOrder
 from meshwright.solver.problem.request import TrainingRequest
@@ -61,7 +62,8 @@ def best_arrangement(
             found = feasible_plan(placed, costs, result)
             best = in_arrangement(replace(found, notes=(*found.notes, *arrangement.notes)), arrangement)
         else:
-            why = "no plan is faster" if math.isinf(limit_s) else f"no plan takes less than {limit_s:.4g} s"
+            open_ended = math.isinf(limit_s)
+            why = "no plan is faster" if open_ended else TimedWords("no plan takes less than ", step_seconds(limit_s), " s")
             losers.append(RunnerUp(arrangement.name, None, why))
     objective = best.certificate.objective
     if objective is None:
@@ -86,7 +88,8 @@ def _loser(plan: Plan) -> list[RunnerUp]:
     objective = plan.certificate.objective
     if objective is None:
         return []
-    return [RunnerUp(arrangement_of(placement_of(plan)).name, objective, f"takes {objective:.4g} s a step")]
+    why = TimedWords("takes ", step_seconds(objective), " s a step")
+    return [RunnerUp(arrangement_of(placement_of(plan)).name, objective, why)]
 
 
 def other_arrangements(request: TrainingRequest) -> list[Arrangement]:

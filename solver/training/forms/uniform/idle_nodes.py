@@ -14,6 +14,7 @@ from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import PlanFileError, WorkloadError
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import RunnerUp, Status
+from meshwright.solver.answer.timed_words import TimedWords, step_seconds
 from meshwright.solver.control import OnProgress, Stop, steps_of
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.training.costs.candidate_tables import TrainingCosts
@@ -157,10 +158,10 @@ def _chosen(request: TrainingRequest, given: Plan, best: Plan, part: Cluster, *,
         space=given.certificate.space + SPACE,
     )
     whole_s = given.certificate.objective
-    why = "has no room or misses the SLO" if whole_s is None else f"takes {whole_s:.4g} s a step"
+    why = "has no room or misses the SLO" if whole_s is None else TimedWords("takes ", step_seconds(whole_s), " s a step")
     losers = (RunnerUp("all nodes", whole_s, why), *best.runners_up)
     nodes = part.groups[0].nodes
-    idle = f"{of_all - nodes} of {of_all} nodes are idle: a plan on all of them {why}"
+    idle = TimedWords(f"{of_all - nodes} of {of_all} nodes are idle: a plan on all of them ", why)
     searched = replace(best.search, candidates=given.search.candidates + best.search.candidates)
     return replace(
         best, certificate=certificate, search=searched, runners_up=losers[:MAX_RUNNERS_UP], notes=(*best.notes, idle)
