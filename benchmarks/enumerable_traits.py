@@ -35,7 +35,7 @@ def opened(request: TrainingRequest) -> Iterator[str]:
         "weights or gradients on hosts": any(map(any, shares)),
         "drives": bool(search.offload_optimizer_to or search.offload_weights_to),
         "token slices": any(count > 1 for count in search.token_slices),
-        "chunked products": TpOverlap.CHUNKED in search.tp_overlap,
+        "chunked products": not search.tp_overlap or TpOverlap.CHUNKED in search.tp_overlap,
     }
     yield from (f"open: {name}" for name, is_open in open_choices.items() if is_open)
 
