@@ -75,7 +75,7 @@ def simulate(request: RequestLike, plan: PlanLike) -> Simulation:
 
 
 def export(plan: PlanLike, to: str) -> Launch:
-    """Return what starts a plan by a launcher: "megatron-lm", "deepspeed", "torchtitan", "vllm" or "sglang".
+    """Return what starts a plan by a launcher: "megatron-lm", "vllm" or any other that ``meshwright export --help`` names.
 
     Raises ExportError for an unknown launcher or a plan that it can't start, InfeasibleError for an answer without a plan.
     """

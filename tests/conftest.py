@@ -52,8 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Keep the names of the tests that were skipped."""
-    if config.cache is not None and not config.getoption("--skipped"):
-        config.cache.set(SKIPPED, sorted({report.nodeid for report in terminalreporter.stats.get("skipped", [])}))
+    cache = getattr(config, "cache", None)
+    if cache is not None and not config.getoption("--skipped"):
+        cache.set(SKIPPED, sorted({report.nodeid for report in terminalreporter.stats.get("skipped", [])}))
 
 
 def pytest_configure(config: pytest.Config) -> None:

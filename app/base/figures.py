@@ -117,9 +117,9 @@ def spread(texts: Iterable[str]) -> str:
 
 # Quantities as people type them: ``24GiB``, ``400Gb/s``, ``1.5s``, ``40ms``, ``102e9``, ``4/s``.
 #
-# Each kind has one base unit and a table of units. A unit is looked for as it is written, then with letter case aside where
-# that
-# leaves one: ``gib`` is ``GiB``, but ``gb/s`` may be gigabits or gigabytes and is refused.
+# Each kind has one base unit and a table of units. A unit is looked for as it is written, then with
+# letter case aside where that leaves one: ``gib`` is ``GiB``, but ``gb/s`` may be gigabits or
+# gigabytes and is refused.
 
 _NUMBER_AND_UNIT = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)([eE][+-]?[0-9]{1,3}(?![A-Za-z0-9]))?\s*(\D{0,20})")
 LONGEST = 64

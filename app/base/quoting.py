@@ -19,9 +19,8 @@ import yaml
 
 # Text of CSV (RFC 4180) that spreadsheets show: a cell that begins as a formula does is text to them, too.
 #
-# Source: OWASP, "CSV Injection": cells that begin with =, +, -, @, tab or carriage return. An apostrophe before them keeps
-# them
-# text.
+# Source: OWASP, "CSV Injection": cells that begin with =, +, -, @, tab or carriage return. An
+# apostrophe before them keeps them text.
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 

@@ -474,10 +474,9 @@ def refuse_other_files(document: Mapping[str, Any]) -> None:
 
 # A decoder that no family is known of, read as its fields say: Llama's layers, with routed experts where the file has them.
 #
-# Biases, norms of queries and keys, windows and shared experts that the file does not name are missing: parameters and work
-# are
-# approximate, within a few percent for most decoders of today. Layers that are no attention (state space, linear) are not
-# seen.
+# Biases, norms of queries and keys, windows and shared experts that the file does not name are
+# missing: parameters and work are approximate, within a few percent for most decoders of today.
+# Layers that are no attention (state space, linear) are not seen.
 
 _DEFAULTS = {
     "num_key_value_heads": None,

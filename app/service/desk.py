@@ -27,11 +27,10 @@ from meshwright.app.store.tables import jobs, workers
 # chosen when the turn comes; where it is not the ticket's own, both jobs swap their tickets. So a tenant that comes late waits
 # for no long queue of another's, and nothing has to be counted when jobs are submitted.
 #
-# A tenant may have a weight: it counts as that many tenants. Source of the order: weighted max-min fairness of slots
-# (Bertsekas
-# and Gallager, Data Networks, 6.5.2), in whole slots; ties by weighted round robin, for which the last starts of those that
-# wait
-# are counted, one less than their weights together.
+# A tenant may have a weight: it counts as that many tenants. Source of the order: weighted max-min
+# fairness of slots (Bertsekas and Gallager, Data Networks, 6.5.2), in whole slots; ties by weighted
+# round robin, for which the last starts of those that wait are counted, one less than their weights
+# together.
 
 _LOOKS = 2
 """On PostgreSQL a ticket may be swapped while this worker waits for its row: the second look finds the job that has it now."""

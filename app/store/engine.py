@@ -27,11 +27,12 @@ from meshwright.app.base.settings import SettingError
 
 # Deadlines of PostgreSQL connections, and a pause after one that was missed.
 #
-# A server that is frozen, or a network that swallows packets, answers nothing at all: its own statement time-out does not run,
-# and the kernel goes on to acknowledge what is sent. So the client ends the connection: a thread shuts the socket of whoever
-# holds a connection for too long, and whoever waits on it gets an error. After that nobody is let near the database for a
-# while
-# but one at a time, to see whether it answers again: else every thread of the process would wait out its own deadline.
+# A server that is frozen, or a network that swallows packets, answers nothing at all: its own
+# statement time-out does not run, and the kernel goes on to acknowledge what is sent. So the client
+# ends the connection: a thread shuts the socket of whoever holds a connection for too long, and
+# whoever waits on it gets an error. After that nobody is let near the database for a while but one
+# at a time, to see whether it answers again: else every thread of the process would wait out its
+# own deadline.
 
 HELD_S = 5.0
 """The longest that a connection is held: ten times the longest that one was by 2,000 submissions of eight threads and their

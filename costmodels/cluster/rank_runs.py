@@ -97,9 +97,9 @@ def _topology_at(cluster: Cluster, runs: RankRuns, places: IntArray) -> GroupTop
 
 # Energy of accelerators from how long each kind of work keeps them busy.
 #
-# Power is the idle power, and of what lies between it and full power a share for each kind of work (the form of the linear
-# model
-# of Fan, Weber and Barroso, ISCA'07, by component). Host, network and cooling are not in it.
+# Power is the idle power, and of what lies between it and full power a share for each kind of work
+# (the form of the linear model of Fan, Weber and Barroso, ISCA'07, by component). Host, network and
+# cooling are not in it.
 
 COMPUTING_ACTIVITY = 1.0
 """Share of the range that computing takes: all of it, since matrix units at work run boards into their power limit."""

@@ -303,10 +303,10 @@ def modelled_experts_s(work: ExpertWork, curve: ExpertCurve, silicon: Silicon) -
 
 # The remainder that a curve leaves unexplained at the measured sizes, where these form a lattice: a smooth field over it.
 #
-# The field is the mean of a Gaussian process whose covariance is a product over axes and falls by nodes, not by sizes:
-# measured
-# sizes lie closer where kernels change. Products over axes make it cheap: a lattice of 36,000 nodes takes a tenth of a
-# second (Saatci, "Scalable inference for structured Gaussian process models", 2011, chapter 5).
+# The field is the mean of a Gaussian process whose covariance is a product over axes and falls by
+# nodes, not by sizes: measured sizes lie closer where kernels change. Products over axes make it
+# cheap: a lattice of 36,000 nodes takes a tenth of a second (Saatci, "Scalable inference for
+# structured Gaussian process models", 2011, chapter 5).
 
 REACH_NODES = (2.0, 1.5, 1.5)
 """Nodes over which the covariance falls to 1/e: rows, columns and depth of a product."""

@@ -240,9 +240,8 @@ def sustained_launch_s(device: Device) -> float:
 
 # The optimizer Muon: momentum of each matrix of the layers, orthogonalized by Newton-Schulz steps; AdamW for all else.
 #
-# Embedding, head and vectors are AdamW's (Jordan et al. 2024, "Muon: an optimizer for hidden layers"; Megatron-LM's
-# --optimizer
-# muon and DeepSpeed's Muon do the same).
+# Embedding, head and vectors are AdamW's (Jordan et al. 2024, "Muon: an optimizer for hidden
+# layers"; Megatron-LM's --optimizer muon and DeepSpeed's Muon do the same).
 
 NEWTON_SCHULZ_STEPS = 5
 """Steps of the iteration, in bf16 (Jordan et al. 2024; the default of Megatron-LM's --muon-num-ns-steps and of DeepSpeed)."""

@@ -126,13 +126,12 @@ def framework_overhead_bytes(
 
 # State and saved activations in host memory: what travels over a device's link to its host, and what the host computes.
 #
-# Optimizer states on the host are updated there: gradients go down, the host's cores run the optimizer, new weights come up,
-# all
-# piece by piece at once (ZeRO-Offload, Ren et al., ATC'21, sections 4 and 5), so the slowest of the three decides. Weights
-# come
-# up for the forward and again for the backward pass of their layer, gradients go down under its backward pass (ZeRO-Infinity,
-# Rajbhandari et al., SC'21, section 5), from the drives of the node where they lie there. Saved activations leave under the
-# forward pass and come back under the backward pass.
+# Optimizer states on the host are updated there: gradients go down, the host's cores run the
+# optimizer, new weights come up, all piece by piece at once (ZeRO-Offload, Ren et al., ATC'21,
+# sections 4 and 5), so the slowest of the three decides. Weights come up for the forward and again
+# for the backward pass of their layer, gradients go down under its backward pass (ZeRO-Infinity,
+# Rajbhandari et al., SC'21, section 5), from the drives of the node where they lie there. Saved
+# activations leave under the forward pass and come back under the backward pass.
 
 FloatArray = npt.NDArray[np.float64]
 

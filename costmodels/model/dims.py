@@ -65,9 +65,8 @@ CONV_KERNEL = "conv_kernel"
 
 # Token slices: parts of a sequence that pass a causal model one after another (TeraPipe, Li et al. 2021, section 3).
 #
-# The queries of a slice see the keys and values of all slices before it; backward, in reverse order, each slice adds its part
-# to
-# the gradients of the keys and values before it.
+# The queries of a slice see the keys and values of all slices before it; backward, in reverse
+# order, each slice adds its part to the gradients of the keys and values before it.
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,10 +178,10 @@ def _document_tokens(packed: PackedDocuments) -> float:
 
 # The slowest of ranks whose sequences are packed of documents: all have as many tokens, but not as much attention.
 #
-# Mean and variance of a sequence's pairs are exact, by renewal equations over its tokens. Sequences are shuffled, and so
-# independent; sums over some of them are taken to follow the beta distribution with that mean and variance, between no pairs
-# and
-# the most that the longest document leaves, and the largest of some ranks is the expected one.
+# Mean and variance of a sequence's pairs are exact, by renewal equations over its tokens. Sequences
+# are shuffled, and so independent; sums over some of them are taken to follow the beta distribution
+# with that mean and variance, between no pairs and the most that the longest document leaves, and
+# the largest of some ranks is the expected one.
 
 _POINTS = 4001
 """Points of the integral of an expected largest value: twice as many change the largest of 4 to 4,096 ranks by 1e-5 or less."""

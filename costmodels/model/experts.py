@@ -107,10 +107,10 @@ def _between(operators: Sequence[Operator], routed: set[str]) -> set[str]:
 
 # Where tokens go among experts: shares of the experts, copies of the hottest ones, and what the fullest rank gets.
 #
-# A token picks ``top_k`` different experts. Shares say how often each is picked; balanced, a power law, or a histogram of
-# counts
-# as measured. Ranks hold experts in order, or, where hot experts have copies, as evenly as greedy placement makes them
-# (DeepSeek's expert-parallel load balancer works so).
+# A token picks ``top_k`` different experts. Shares say how often each is picked; balanced, a power
+# law, or a histogram of counts as measured. Ranks hold experts in order, or, where hot experts have
+# copies, as evenly as greedy placement makes them (DeepSeek's expert-parallel load balancer works
+# so).
 
 Floats = NDArray[np.float64]
 

@@ -109,12 +109,11 @@ def pair_exposed_s(
 
 # Tensor-parallel products cut into chunks, so that the communication of one runs under the computation of another.
 #
-# A product behind an all-gather starts on the rows that have come; a product before a reduce-scatter sends the rows that are
-# done. What shows is the communication of one chunk that nothing is left to hide (the tail; "Data Decomposition" in section
-# 2.6
-# of the survey), what chunks' communication takes longer than their computation, what computation is slowed beside it, and
-# what
-# a product of fewer rows loses.
+# A product behind an all-gather starts on the rows that have come; a product before a
+# reduce-scatter sends the rows that are done. What shows is the communication of one chunk that
+# nothing is left to hide (the tail; "Data Decomposition" in section 2.6 of the survey), what
+# chunks' communication takes longer than their computation, what computation is slowed beside it,
+# and what a product of fewer rows loses.
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from meshwright.costmodels.units import DType
 
 # Multi-head latent attention as engines serve it: a compressed cache, and decoding with the expansions absorbed.
 #
-# The cache keeps one latent and one rotary key a token and layer (DeepSeek-V2, section 2.1), the same on every tp rank. In
-# decoding queries are carried into the latent space and results out of it (by the weights that expand latents in prefill, with
-# the same FLOPs a token), so that all heads read the one cache: attention of one key/value head with keys of rank + rotary
-# part
-# and values of the rank.
+# The cache keeps one latent and one rotary key a token and layer (DeepSeek-V2, section 2.1), the
+# same on every tp rank. In decoding queries are carried into the latent space and results out of it
+# (by the weights that expand latents in prefill, with the same FLOPs a token), so that all heads
+# read the one cache: attention of one key/value head with keys of rank + rotary part and values of
+# the rank.
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -239,10 +239,10 @@ def _quantisation_s(device: Device, dtype: DType) -> float:
 
 # All-reduce of small tensors in one kernel, as serving engines run it inside a node instead of a ring.
 #
-# One shot: every rank reads the other n - 1 ranks' tensors over the fabric and adds them up, latency + (n - 1) S / (share B).
-# Two shots: every rank adds up its part and then reads the others' parts, latency + 2 (n - 1) / n S / (share B). Engines
-# choose
-# the fastest, the ring among them; so does this model. Kernels are those of the devices' generation.
+# One shot: every rank reads the other n - 1 ranks' tensors over the fabric and adds them up,
+# latency + (n - 1) S / (share B). Two shots: every rank adds up its part and then reads the others'
+# parts, latency + 2 (n - 1) / n S / (share B). Engines choose the fastest, the ring among them; so
+# does this model. Kernels are those of the devices' generation.
 
 
 def serving_all_reduce_s(message_bytes: FloatArray, topology: GroupTopology, engine: ServingEngine) -> FloatArray:

@@ -107,9 +107,9 @@ def _kept(uniform: FloatArray, speculation: Speculation) -> IntArray:
 
 # Step times of ranks that share the tokens of prompts and repeat those of answers (SGLang, prefill context parallelism).
 #
-# SGLang splits a step over cp ranks only where every sequence in it has 2 cp tokens or more (zigzag strategy): a step of
-# decoding
-# sequences is run by each of them whole, and so is one that mixes them with prompts. Prompts and answers therefore go apart.
+# SGLang splits a step over cp ranks only where every sequence in it has 2 cp tokens or more (zigzag
+# strategy): a step of decoding sequences is run by each of them whole, and so is one that mixes
+# them with prompts. Prompts and answers therefore go apart.
 
 
 def with_repeated_answers(prompts: StepTimes, answers: StepTimes) -> StepTimes:

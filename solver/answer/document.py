@@ -75,9 +75,8 @@ def _training_layout(record: PlanRecord) -> layouts.TrainingLayout | None:
 
 # From a layout of a serving plan to the flat fields of its document, and back.
 #
-# No form is named here: a layout of any form is made of replicas, which fill ``axes``, ``stages`` and ``serving``, and of
-# parts
-# that have a field of the document each.
+# No form is named here: a layout of any form is made of replicas, which fill ``axes``, ``stages``
+# and ``serving``, and of parts that have a field of the document each.
 
 
 def flat_serving(layout: layouts.ServingLayout) -> dict[str, Any]:

@@ -138,9 +138,9 @@ def _with_interactivity(plan: Plan, asked: Asked, searches: Sequence[FormSearch]
 
 # Serving plans that ranking can't tell from the answer, and of them those that differ most in what is uncertain.
 #
-# A layout's throughput errs by a part that all layouts of a deployment share, which moves none before another, and by one of
-# its
-# own. What a plan costs, in devices, money or energy, is so many devices for so many answers a second: it errs alike.
+# A layout's throughput errs by a part that all layouts of a deployment share, which moves none
+# before another, and by one of its own. What a plan costs, in devices, money or energy, is so many
+# devices for so many answers a second: it errs alike.
 
 OWN_SPREAD = 0.094
 """Spread (natural logarithm) of measured over predicted throughput that each layout has of its own."""

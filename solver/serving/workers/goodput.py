@@ -310,10 +310,9 @@ def _expected_goodput(question: Question, engine: Engine) -> float:
 
 # The replicas that answer most of clients in a closed loop, whose number is given, while they keep the promise.
 #
-# Exact in its space, by rate from above: each engine and number of replicas has a bound, so many times the rate that no
-# schedule
-# of a batch of its clients exceeds, and is simulated in that order until no bound is above the best plan. Of equal rates the
-# roomiest wins.
+# Exact in its space, by rate from above: each engine and number of replicas has a bound, so many
+# times the rate that no schedule of a batch of its clients exceeds, and is simulated in that order
+# until no bound is above the best plan. Of equal rates the roomiest wins.
 
 
 def most_answers(question: Question) -> ServingSearchResult:

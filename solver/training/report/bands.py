@@ -25,12 +25,11 @@ from meshwright.solver.training.space.meshes import Mesh, numbers_of_experts
 
 # The error of whole steps: how far a measured step may lie from the predicted one, by what the step is made of.
 #
-# Errors of single kernels do not add up to that of a step: overlap, the host, networks that nobody measured and what
-# frameworks
-# do besides are in it too. So the model is fitted to whole measured steps, each predicted by constants that were fitted to
-# other
-# sources (`benchmarks/accuracy.py`). The logarithm of measured over predicted time spreads in proportion to a scale, linear in
-# the traits of the step.
+# Errors of single kernels do not add up to that of a step: overlap, the host, networks that nobody
+# measured and what frameworks do besides are in it too. So the model is fitted to whole measured
+# steps, each predicted by constants that were fitted to other sources (`benchmarks/accuracy.py`).
+# The logarithm of measured over predicted time spreads in proportion to a scale, linear in the
+# traits of the step.
 
 SMALL_LAYER_S = 0.008
 """Seconds of a layer, forward and backward, at which half of a step's scale for small layers counts: hosts launch a layer's

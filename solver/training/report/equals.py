@@ -21,10 +21,10 @@ from meshwright.solver.training.space.candidates import Candidate, away, summary
 
 # The noise of ranking: how far the measured order of two plans may be from the predicted one.
 #
-# What two plans of one model and cluster share of a prediction's error moves neither before the other. Left are the errors of
-# the parts of a step, in so far as the plans spend it differently, and what each plan has of its own: the logarithm of
-# measured
-# over predicted time is taken as a sum of errors of parts, each by its share of the step, and an own one, all of them normal.
+# What two plans of one model and cluster share of a prediction's error moves neither before the
+# other. Left are the errors of the parts of a step, in so far as the plans spend it differently,
+# and what each plan has of its own: the logarithm of measured over predicted time is taken as a sum
+# of errors of parts, each by its share of the step, and an own one, all of them normal.
 
 Shares = tuple[float, ...]
 """Shares of a step, together 1, by the fields of `TimeBreakdown`."""

@@ -109,13 +109,11 @@ class SearchResult:
 
 # Bounds of all members of a family at once: the free space has hundreds of shardings for each of hundreds of candidates.
 #
-# What a layer takes depends on its own sharding, its recompute mode and the place of state alone, so figures are worked out
-# for
-# each choice of each block, not for each combination, and combinations are looked at in compiled loops (`bundle_kernels`).
-# Three
-# steps, each over fewer and tighter: places of state without what their communication takes; places with it, the shardings of
-# the
-# block that most layers have, all other blocks at their best; whole shardings.
+# What a layer takes depends on its own sharding, its recompute mode and the place of state alone,
+# so figures are worked out for each choice of each block, not for each combination, and
+# combinations are looked at in compiled loops (`bundle_kernels`). Three steps, each over fewer and
+# tighter: places of state without what their communication takes; places with it, the shardings of
+# the block that most layers have, all other blocks at their best; whole shardings.
 
 
 @dataclass(frozen=True, eq=False)

@@ -217,13 +217,13 @@ def _parts(ordered: Sequence[Item], chosen: list[npt.NDArray[np.int64]], kinds: 
 
 # Plans of several kinds of workers: which layouts, how many replicas of each, and which share of the arrivals each takes.
 #
-# A mix keeps the promise when every kind keeps it by itself at its share: then at most 5% of any kind's requests are late,
-# and so
-# of all. Requests are drawn at random by share, so that each replica sees Poisson arrivals, and one replica's sustained rate,
-# on
-# the rate grid, says what any number of them bears. The best mix is then a knapsack, solved exactly. Rates are found
-# only where they matter: a knapsack over what bounds and simulations leave each layout picks those to look at, each of them at
-# the step at which its mix would just beat the best so far, until the mix that it picks is known.
+# A mix keeps the promise when every kind keeps it by itself at its share: then at most 5% of any
+# kind's requests are late, and so of all. Requests are drawn at random by share, so that each
+# replica sees Poisson arrivals, and one replica's sustained rate, on the rate grid, says what any
+# number of them bears. The best mix is then a knapsack, solved exactly. Rates are found only where
+# they matter: a knapsack over what bounds and simulations leave each layout picks those to look at,
+# each of them at the step at which its mix would just beat the best so far, until the mix that it
+# picks is known.
 
 _GUESSES = 8
 """Mixes that are looked at because the analytic model expects most of them, before bounds lead the search."""

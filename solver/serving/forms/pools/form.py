@@ -67,11 +67,12 @@ from meshwright.solver.serving.workers.simulation import INTERVALS, ServingSimul
 
 # The pools that sustain the highest rate: prefill and decode workers on as many devices as there are.
 #
-# A rate is sustained when the promise is kept at it and at every lower rate of the grid, by both pools together, and by one
-# worker of each phase at its share. So a rate that one worker misses bounds all pools it is part of, however large they are.
-# Pools come by the rate that the analytic model expects of them; those that could beat the best are simulated only once a
-# worker
-# of each phase is known to keep its share of the next rate, simulated once for all pools and taken to hold for lower ones.
+# A rate is sustained when the promise is kept at it and at every lower rate of the grid, by both
+# pools together, and by one worker of each phase at its share. So a rate that one worker misses
+# bounds all pools it is part of, however large they are. Pools come by the rate that the analytic
+# model expects of them; those that could beat the best are simulated only once a worker of each
+# phase is known to keep its share of the next rate, simulated once for all pools and taken to hold
+# for lower ones.
 
 _Judge = Callable[[PoolsSearch, Option, Option, PoolsResult, int], MeasuredPools | None]
 """A function that measures two pools at a step of the rate grid that they are taken to keep; it returns None for other
@@ -205,10 +206,9 @@ def _is_sustained(search: PoolsSearch, kept: MeasuredPools) -> bool:
 
 # Pools of prefill and decode workers as points of throughput of a device against tokens per second of a user.
 #
-# They are rate-matched: decode workers' places never empty, and just so many prefill workers that they compute prompts as fast
-# as these are answered. Of each decode worker and batch the numbers of workers that give most throughput a device are taken,
-# any
-# that the cluster has room for.
+# They are rate-matched: decode workers' places never empty, and just so many prefill workers that
+# they compute prompts as fast as these are answered. Of each decode worker and batch the numbers of
+# workers that give most throughput a device are taken, any that the cluster has room for.
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,10 +306,9 @@ def _matched(prompts: _Worker, answers: _Worker, load: Load) -> InteractivityPoi
 
 # The pools of prefill and decode workers that take the least energy for an output token.
 #
-# Workers of each phase come by their energy, as simulated by themselves, from below: a number of workers is simulated only
-# once
-# its bound is the least of what is left. Pools come by the sum of both, and are simulated together until one keeps the
-# promise.
+# Workers of each phase come by their energy, as simulated by themselves, from below: a number of
+# workers is simulated only once its bound is the least of what is left. Pools come by the sum of
+# both, and are simulated together until one keeps the promise.
 
 
 def least_energy_pools(search: PoolsSearch, *, below: float) -> PoolsResult:

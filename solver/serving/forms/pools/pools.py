@@ -238,9 +238,9 @@ def _pool(measured: Measured) -> Pool:
 
 # One phase of disaggregated serving by itself: which workers keep its part of the promise, and how many it takes.
 #
-# A prefill worker answers each prompt with one token; a decode worker is an engine whose prefix cache holds all of every
-# prompt
-# but its last token. Both are engines under workloads of their own, so what refuses and measures engines holds for them too.
+# A prefill worker answers each prompt with one token; a decode worker is an engine whose prefix
+# cache holds all of every prompt but its last token. Both are engines under workloads of their own,
+# so what refuses and measures engines holds for them too.
 
 
 class PhaseKind(StrEnum):

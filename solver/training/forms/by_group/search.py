@@ -50,10 +50,10 @@ from meshwright.solver.training.search.partition import ParameterLimit
 
 # Plans whose node groups have replicas of their own: taken apart into a plan for each group, and put together again.
 #
-# Replicas on unequal devices need not be alike: each group's run their own pipelines over their share of the batch, and
-# gradients are exchanged layer by layer between whatever devices hold a layer (Oobleck, Jang et al., SOSP'23, section 4.1.2,
-# for
-# pipelines of different lengths; shares of the batch as in Metis, Um et al., ATC'24, section 3.4).
+# Replicas on unequal devices need not be alike: each group's run their own pipelines over their
+# share of the batch, and gradients are exchanged layer by layer between whatever devices hold a
+# layer (Oobleck, Jang et al., SOSP'23, section 4.1.2, for pipelines of different lengths; shares of
+# the batch as in Metis, Um et al., ATC'24, section 3.4).
 
 
 @dataclass(frozen=True)
