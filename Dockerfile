@@ -11,4 +11,6 @@ RUN pip install --no-cache-dir --require-hashes --no-deps -r requirements-image.
     && pip install --no-cache-dir --no-deps --no-build-isolation --no-index . \
     && useradd --uid 1000 --create-home meshwright
 USER meshwright
+# Compiled loops are kept by user: the first plan of a container need not compile them.
+RUN meshwright doctor --compile
 CMD ["meshwright", "serve", "--host", "0.0.0.0"]

@@ -65,11 +65,16 @@ def mcp() -> int:
 
 
 @exits
-def doctor(as_json: AsJson = False) -> int:
+def doctor(
+    as_json: AsJson = False,
+    compiles: Annotated[
+        bool, typer.Option("--compile", help="Compile the loops that first plans need, for all later plans of this user.")
+    ] = False,
+) -> int:
     """Look at the store, the caches, the GPUs and launchers of this machine."""
     from meshwright.app.cli.commands.doctoring import run_doctor
 
-    return run_doctor(environment_settings(), as_json=as_json)
+    return run_doctor(environment_settings(), as_json=as_json, compiles=compiles)
 
 
 # The command line of ``keys``; ``app.cli.main`` holds it.

@@ -51,9 +51,10 @@ class Finding:
     remedy: str = ""
 
 
-def run_doctor(settings: Settings, *, as_json: bool) -> int:
-    """Print what was found; exit code 1 where something is wrong."""
-    found = list(findings(settings))
+def run_doctor(settings: Settings, *, as_json: bool, compiles: bool = False) -> int:
+    """Print what was found, after compiling what first plans need if asked to; exit code 1 where something is wrong."""
+    compiled = [compile_loops()] if compiles else []
+    found = [*findings(settings), *compiled]
     if as_json:
         print_json({"version": installed_version(), "findings": [asdict(each) for each in found]})
     else:
@@ -103,6 +104,25 @@ def _folder(what: str, folder: Path) -> Finding:
     if os.access(nearest, os.W_OK):
         return Finding(what, Health.GOOD, str(folder))
     return Finding(what, Health.WRONG, f"{folder} can't be written", "make it writable, or set NUMBA_CACHE_DIR or TMPDIR")
+
+
+def compile_loops() -> Finding:
+    """Compile the loops of searches and simulations by plans that need them, for all later processes of this user.
+
+    Those of forms that few ask for (switching layouts, unlike stages, groups of attention) are compiled by their first plan.
+    """
+    from meshwright.app.base.solving import compiled_s, solve_here
+    from meshwright.app.requests.examples import SERVING_REQUEST, TRAINING_REQUEST
+    from meshwright.app.requests.resolve import NoFiles, resolve_request
+
+    began_s = compiled_s()
+    pools = {"cluster": {"catalog": "dgx-h100", "nodes": 2}, "search": {"modes": ["disaggregated"]}}
+    wide = {"search": {"space": "free", "tp": [2], "schedules": ["1f1b"]}}
+    for document in (SERVING_REQUEST, SERVING_REQUEST | pools, TRAINING_REQUEST | wide):
+        solve_here(resolve_request(document, files=NoFiles()))
+    return Finding(
+        "loops compiled now", Health.GOOD, f"{compiled_s() - began_s:.1f} s; none are where all were compiled before"
+    )
 
 
 def _gpus(nvidia: Path, amd: Path) -> Finding:

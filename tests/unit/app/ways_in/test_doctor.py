@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,15 @@ def test_a_folder_that_can_not_be_written_is_wrong(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("os.access", lambda path, mode: False)
     wrong = found("temporary files")
     assert wrong.health is Health.WRONG and "TMPDIR" in wrong.remedy
+
+
+@pytest.mark.slow
+def test_compiled_loops_are_those_of_a_first_serving_plan(tmp_path: Path) -> None:
+    """In processes of their own, with an empty folder of compiled loops."""
+    asked = [sys.executable, "-c", "from meshwright.app.cli.main import main; main()"]
+    options = ["--gpus", "8xH100", "--serve", "--isl", "2000", "--osl", "300", "--rate", "4", "--json"]
+    here = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "MESHWRIGHT_DATABASE_URL": f"sqlite:///{tmp_path / 'plans.db'}"}
+    subprocess.run([*asked, "doctor", "--compile"], env=here, check=True, capture_output=True)
+    kept = {path.name for path in tmp_path.rglob("*.nbc")}
+    subprocess.run([*asked, "plan", "llama-3.1-8b", *options], env=here, check=True, capture_output=True)
+    assert len(kept) > 10 and {path.name for path in tmp_path.rglob("*.nbc")} == kept
