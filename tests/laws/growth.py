@@ -74,5 +74,7 @@ LAW = Law(
     },
     check=is_no_slower,
     few=3,
-    many=4,
+    many=6,
+    most=100,
+    draw_s=9.0,
 )

@@ -85,5 +85,7 @@ LAW = Law(
     drawn={"document": DOCUMENTS, "order": st.integers(0, 999)},
     check=is_the_same,
     few=2,
-    many=14,
+    many=20,
+    most=100,
+    draw_s=2.5,
 )

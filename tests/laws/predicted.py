@@ -37,5 +37,7 @@ LAW = Law(
     drawn={"document": DOCUMENTS},
     check=is_what_the_plan_says,
     few=4,
-    many=35,
+    many=100,
+    most=350,
+    draw_s=0.5,
 )

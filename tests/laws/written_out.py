@@ -39,5 +39,7 @@ LAW = Law(
     drawn={"document": DOCUMENTS},
     check=is_one_answer,
     few=4,
-    many=19,
+    many=50,
+    most=250,
+    draw_s=1.0,
 )
