@@ -54,7 +54,12 @@ class Law:
         def counted(**draw: Any) -> None:
             nonlocal drawn
             drawn += 1
-            self.check(**draw)
+            try:
+                self.check(**draw)
+            except BaseException as error:
+                # Hypothesis leaves the values out of what it prints under pytest.
+                error.add_note(f"the draw: {draw!r}")
+                raise
 
         tried = quick(given(**self.drawn)(counted))
         (tried if first == 0 else seed(first)(tried))()
