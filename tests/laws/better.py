@@ -86,7 +86,7 @@ LAW = Law(
     },
     check=is_no_worse,
     few=4,
-    many=60,
+    many=80,
     most=300,
-    draw_s=0.6,
+    draw_s=0.5,
 )

@@ -100,7 +100,7 @@ LAW = Law(
     few=20,
     many=300,
     most=2500,
-    draw_s=0.1,
+    draw_s=0.12,
     always=[
         {
             "model": "states" if name.startswith("scan") else "dense",

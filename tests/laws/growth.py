@@ -74,7 +74,7 @@ LAW = Law(
     },
     check=is_no_slower,
     few=3,
-    many=6,
+    many=12,
     most=100,
-    draw_s=9.0,
+    draw_s=3.4,
 )

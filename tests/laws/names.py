@@ -81,7 +81,7 @@ LAW = Law(
     drawn={"document": DOCUMENTS, "order": st.integers(0, 999)},
     check=is_the_same,
     few=2,
-    many=20,
+    many=22,
     most=100,
-    draw_s=2.5,
+    draw_s=1.8,
 )

@@ -54,5 +54,5 @@ LAW = Law(
     few=len(_STRANGE),
     many=1000,
     most=4000,
-    draw_s=0.002,
+    draw_s=0.003,
 )

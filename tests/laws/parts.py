@@ -109,7 +109,7 @@ LAW = Law(
     },
     check=add_up,
     few=8,
-    many=120,
+    many=80,
     most=500,
     draw_s=0.5,
 )

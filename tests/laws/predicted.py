@@ -33,7 +33,7 @@ LAW = Law(
     drawn={"document": DOCUMENTS},
     check=is_what_the_plan_says,
     few=4,
-    many=100,
+    many=60,
     most=350,
-    draw_s=0.5,
+    draw_s=0.68,
 )

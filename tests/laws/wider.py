@@ -73,7 +73,7 @@ LAW = Law(
     },
     check=is_no_worse,
     few=3,
-    many=40,
+    many=60,
     most=200,
-    draw_s=1.0,
+    draw_s=0.68,
 )

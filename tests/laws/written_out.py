@@ -35,7 +35,7 @@ LAW = Law(
     drawn={"document": DOCUMENTS},
     check=is_one_answer,
     few=4,
-    many=50,
+    many=22,
     most=250,
-    draw_s=1.0,
+    draw_s=1.9,
 )
