@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.costmodels.errors import PlanFileError, WorkloadError
+from meshwright.costmodels.errors import InvalidInputError, PlanFileError, WorkloadError
 from meshwright.costmodels.model.memory_law import DEFAULT_RISK
 from meshwright.costmodels.queueing.router import Router
 from meshwright.solver.answer.layouts import ServingLayout
@@ -17,7 +17,7 @@ from meshwright.solver.answer.predicted import GIVEN_PLAN, AlsoTry, Equals, Reas
 from meshwright.solver.control import OnProgress, Stop, never_stop
 from meshwright.solver.problem.choice import SERVING
 from meshwright.solver.problem.choices import DEFAULT_LAUNCHER, FrontierScope, Objective, ServingMode, Space
-from meshwright.solver.problem.launchers.servers import PromptSharing, Server, ServingForm
+from meshwright.solver.problem.launchers.servers import PromptSharing, ServingForm
 from meshwright.solver.problem.launchers.table import ENGINES, SERVERS
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search, require_choices_of
@@ -47,19 +47,19 @@ def plan_serving(request: ServingRequest, *, stop: Stop, progress: OnProgress) -
     joules a token; throughput: the highest rate at which all devices keep them (figures are at that rate).
     ``search.seconds`` is 0: clocks belong to the caller. Raises InvalidInputError for a request that this space can't mean.
     """
-    require_servable(request)
+    request, left_out = require_servable(request)
     require_choices_of(request.search, SERVING)
     require_prices(request)
     asked = asked_of(request, stop, progress)
     if not asked.question.engines:
-        return infeasible_serving(request, no_layout(request), _stats(asked, ()))
+        return infeasible_serving(request, no_layout(request), _stats(asked, ()), left_out)
     searches = [search for form in FORMS if (search := form.search(asked)) is not None]
     best = _search(asked, searches)
     if best is not None:
         best.choose_roomiest()
     # What follows describes the answer: a few simulations that the stopping rule no longer cuts off.
     asked.question.evaluator.stop = never_stop
-    stats, notes = _stats(asked, searches), tuple(note for search in searches for note in search.notes())
+    stats, notes = _stats(asked, searches), (*left_out, *(note for search in searches for note in search.notes()))
     for search in reversed(searches):
         others = [other for other in searches if other is not search]
         plan = search.plan(others, stats=stats, notes=notes)
@@ -242,8 +242,10 @@ _OF_ONE_RATE = (Objective.THROUGHPUT, Objective.ENERGY)
 """Objectives whose figures are at one rate: the highest that is sustained, or that which idle power is shared by."""
 
 
-def require_servable(request: ServingRequest) -> None:
+def require_servable(request: ServingRequest) -> tuple[ServingRequest, tuple[str, ...]]:
     """Refuse what no layout of this space can mean, before any search.
+
+    Returns the request with the modes that go with the rest of it, and why the others are left out.
 
     Raises WorkloadError for search restrictions and objectives of training, ModelError for models this space can't serve,
     ClusterError when no device of the cluster computes in the workload's precision.
@@ -261,13 +263,44 @@ def require_servable(request: ServingRequest) -> None:
             given=request.objective.value,
             allowed="objective devices or cost; or arrivals poisson, at the rate of one interval",
         )
-    others = [mode.value for mode in request.search.modes if mode is not ServingMode.AGGREGATED]
+    request, left_out = _of_able_modes(request)
     kinds = request.search.worker_kinds
-    _refuse_router(request, [*others, *([f"worker_kinds {kinds}"] if kinds > 1 else [])])
+    _refuse_router(request, [f"worker_kinds {kinds}"] if kinds > 1 else [])
     for form in FORMS:
         form.refuse(request)
     _require_serving_search(request.search)
     require_served_model(request)
+    return request, left_out
+
+
+def _of_able_modes(request: ServingRequest) -> tuple[ServingRequest, tuple[str, ...]]:
+    """Return the request with the modes that go with the rest of it, and why others are left out. Raises where none does."""
+    refused: dict[ServingMode, InvalidInputError] = {}
+    for mode in request.search.modes:
+        try:
+            _require_mode(replace(request, search=replace(request.search, modes=(mode,))), mode)
+        except InvalidInputError as error:
+            refused[mode] = error
+    able = tuple(mode for mode in request.search.modes if mode not in refused)
+    if not able:
+        raise next(iter(refused.values()))
+    left_out = tuple(f"search.modes {mode.value} is left out: {error.problem}" for mode, error in refused.items())
+    return replace(request, search=replace(request.search, modes=able)), left_out
+
+
+def _require_mode(request: ServingRequest, mode: ServingMode) -> None:
+    """Refuse a mode that does not go with the rest of a request, which allows no other."""
+    search, server = request.search, SERVERS.get(request.search.launcher)
+    if search.space is Space.LAUNCHABLE and server is not None and _FORMS[mode] not in server.forms:
+        raise WorkloadError(
+            "the launcher starts no plans of this form",
+            given=f"search.modes [{mode.value}] with search.launcher {search.launcher.value}",
+            allowed=", ".join(each.value for each, form in _FORMS.items() if form in server.forms),
+            remedy=_OTHER_FORMS,
+        )
+    if mode is not ServingMode.AGGREGATED:
+        _refuse_router(request, [mode.value])
+        next(form for form in FORMS if form.name == _FORMS[mode].value).refuse(request)
 
 
 def _refuse_router(request: ServingRequest, asked: Sequence[str]) -> None:
@@ -308,8 +341,14 @@ def _require_serving_search(search: Search) -> None:
             allowed=f"search.engine {server.engine.value}",
             remedy="name one of the two: a launcher's engine is taken where the request names none",
         )
-    if search.space is Space.LAUNCHABLE and server is not None:
-        _refuse_forms(search, server)
+    if (
+        search.space is Space.LAUNCHABLE
+        and server is not None
+        and search.worker_kinds > 1
+        and ServingForm.KINDS not in server.forms
+    ):
+        given = f"search.worker_kinds {search.worker_kinds} with search.launcher {search.launcher.value}"
+        raise WorkloadError("the launcher starts workers of one kind", given=given, allowed="1", remedy=_OTHER_FORMS)
 
 
 _FORMS = {
@@ -319,17 +358,7 @@ _FORMS = {
 }
 
 
-def _refuse_forms(search: Search, server: Server) -> None:
-    """Refuse forms that the named launcher does not start. Raises WorkloadError."""
-    able = [mode.value for mode, form in _FORMS.items() if form in server.forms]
-    lost = [mode.value for mode in search.modes if mode.value not in able]
-    remedy = "allow others, or leave search.launcher out: plans of no launcher in particular have every form"
-    if lost:
-        given = f"search.modes [{', '.join(lost)}] with search.launcher {search.launcher.value}"
-        raise WorkloadError("the launcher starts no plans of this form", given=given, allowed=", ".join(able), remedy=remedy)
-    if search.worker_kinds > 1 and ServingForm.KINDS not in server.forms:
-        given = f"search.worker_kinds {search.worker_kinds} with search.launcher {search.launcher.value}"
-        raise WorkloadError("the launcher starts workers of one kind", given=given, allowed="1", remedy=remedy)
+_OTHER_FORMS = "allow others, or leave search.launcher out: plans of no launcher in particular have every form"
 
 
 def _may_share_prompts(search: Search) -> bool:

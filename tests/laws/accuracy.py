@@ -60,5 +60,7 @@ LAW = Law(
     drawn={"row": _ROW, "body": st.sampled_from([{}, EXPERTS, STATES])},
     check=is_accepted,
     few=12,
-    many=94,
+    many=400,
+    most=3500,
+    draw_s=0.09,
 )

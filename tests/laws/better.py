@@ -34,20 +34,31 @@ _TRAINERS = st.builds(
         ]
     ),
     st.sampled_from(["", "--gradient_checkpointing"]),
-    st.sampled_from([1, 2]),
+    st.sampled_from([1, 2, 4]),
 )
 _SERVERS = st.builds(
     "vllm serve a/b --tensor-parallel-size {} --max-num-seqs {}".format, st.sampled_from([1, 2, 4]), st.sampled_from([8, 256])
 )
-_LINES = {
-    Launcher.ACCELERATE: OneLine("a/b", gpus="8xH100", seq="256", batch="16", task=Task.TRAIN),
-    Launcher.VLLM: OneLine("a/b", gpus="8xH100", isl="200", osl="20", rate="4", task=Task.SERVE),
-}
+_LOADS = st.fixed_dictionaries(
+    {
+        Launcher.ACCELERATE: st.builds(
+            lambda seq, batch: OneLine("a/b", gpus="8xH100", seq=seq, batch=batch, task=Task.TRAIN),
+            st.sampled_from(["128", "256", "512"]),
+            st.sampled_from(["16", "32", "96"]),
+        ),
+        Launcher.VLLM: st.builds(
+            lambda isl, osl, rate: OneLine("a/b", gpus="8xH100", isl=isl, osl=osl, rate=rate, task=Task.SERVE),
+            st.sampled_from(["20", "200", "900"]),
+            st.sampled_from(["2", "20"]),
+            st.sampled_from(["0.5", "4"]),
+        ),
+    }
+)
 
 
-def is_no_worse(command: str, model: str, objective: str) -> None:
+def is_no_worse(command: str, loads: dict[Launcher, OneLine], model: str, objective: str) -> None:
     launcher = Launcher(command.split()[0])
-    line = replace(_LINES[launcher], objective=objective if launcher is Launcher.VLLM else None)
+    line = replace(loads[launcher], objective=objective if launcher is Launcher.VLLM else None)
     source: dict[str, Any] = {"config": MODELS[model], "name": model}
     try:
         found = with_better(explained(asked_of(command, line, resolved, model_of=lambda _: source)), solve_here)
@@ -69,10 +80,13 @@ LAW = Law(
     sentence="What is planned is never worse than what is called better.",
     drawn={
         "command": _TRAINERS | _SERVERS,
+        "loads": _LOADS,
         "model": st.sampled_from(["dense", "experts"]),
         "objective": st.sampled_from(["throughput", "devices"]),
     },
     check=is_no_worse,
     few=4,
-    many=19,
+    many=80,
+    most=300,
+    draw_s=0.5,
 )

@@ -98,7 +98,9 @@ LAW = Law(
     },
     check=is_planned,
     few=20,
-    many=200,
+    many=300,
+    most=2500,
+    draw_s=0.12,
     always=[
         {
             "model": "states" if name.startswith("scan") else "dense",

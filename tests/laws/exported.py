@@ -82,5 +82,7 @@ LAW = Law(
     drawn={"launcher": st.sampled_from(LAUNCHED), "of_training": TRAINED, "of_serving": SERVED},
     check=is_the_plan,
     few=5,
-    many=35,
+    many=120,
+    most=1500,
+    draw_s=0.31,
 )

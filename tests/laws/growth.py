@@ -73,6 +73,8 @@ LAW = Law(
         "factor": st.floats(1.01, 3.0),
     },
     check=is_no_slower,
-    few=3,
-    many=4,
+    few=1,
+    many=12,
+    most=100,
+    draw_s=3.4,
 )

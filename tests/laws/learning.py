@@ -96,5 +96,7 @@ LAW = Law(
     },
     check=moves_towards_the_run,
     few=25,
-    many=200,
+    many=800,
+    most=6000,
+    draw_s=0.05,
 )

@@ -52,5 +52,7 @@ LAW = Law(
     drawn={"strange": st.lists(st.sampled_from(_STRANGE), min_size=1, max_size=3), "beside": st.integers(0, 9)},
     check=is_refused,
     few=len(_STRANGE),
-    many=60,
+    many=1000,
+    most=4000,
+    draw_s=0.003,
 )

@@ -109,5 +109,7 @@ LAW = Law(
     },
     check=add_up,
     few=8,
-    many=47,
+    many=80,
+    most=500,
+    draw_s=0.5,
 )

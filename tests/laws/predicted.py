@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.app.base.solving import predict_here, solve_here
-from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.document import record_of
 from tests.laws.law import Law
 from tests.support.requests_given import resolved
@@ -15,10 +14,7 @@ FIGURES = ("devices", "predicted", "breakdown", "stages", "workers", "prefill", 
 
 
 def is_what_the_plan_says(document: dict[str, Any]) -> None:
-    try:
-        request = resolved(document)
-    except InvalidInputError:
-        return
+    request = resolved(document)
     plan = solve_here(request)
     if not plan.feasible:
         return
@@ -37,5 +33,7 @@ LAW = Law(
     drawn={"document": DOCUMENTS},
     check=is_what_the_plan_says,
     few=4,
-    many=35,
+    many=60,
+    most=350,
+    draw_s=0.68,
 )

@@ -82,5 +82,7 @@ LAW = Law(
     drawn={"drawn": _tables("training") | _tables("serving")},
     check=is_answered_alike,
     few=4,
-    many=23,
+    many=80,
+    most=700,
+    draw_s=0.5,
 )

@@ -26,7 +26,7 @@ _TRAINING: dict[str, list[Any]] = {
     "recompute": ["none", "selective", "full"],
     "zero_stages": [0, 1, 2, 3],
 }
-_SERVING: dict[str, list[Any]] = {"tp": [1, 2, 4], "pp": [1, 2], "modes": ["aggregated", "disaggregated"]}
+_SERVING: dict[str, list[Any]] = {"tp": [1, 2, 4], "pp": [1, 2], "modes": ["aggregated", "disaggregated", "switched"]}
 SPACES = ("launchable", "free")
 
 
@@ -73,5 +73,7 @@ LAW = Law(
     },
     check=is_no_worse,
     few=3,
-    many=14,
+    many=60,
+    most=200,
+    draw_s=0.68,
 )

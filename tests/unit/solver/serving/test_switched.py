@@ -16,6 +16,7 @@ from meshwright.app.launching.exporters import export
 from meshwright.app.regression.locked_plan import structure_of
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ExportError, WorkloadError
+from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.speculation import Draft, DraftMethod, Speculation
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
@@ -23,7 +24,7 @@ from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
 from meshwright.solver.api import explain_serving, predict, simulate
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
+from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective, ServingMode, Space
 from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.search import Search
 from meshwright.solver.problem.serving_load import ClosedArrivals
@@ -260,20 +261,36 @@ def test_layouts_that_the_modes_leave_out_are_said_to_be() -> None:
     assert any(row.excluded_by is Excluded.SEARCH and "search.modes leaves out" in row.why for row in rows)
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def beside_what_they_are_not_planned_for() -> list[ServingRequest]:
     request = asked()
     workload = request.workload
-    refused = [
+    return [
         replace(request, workload=replace(workload, arrivals=ClosedArrivals("closed", 8))),
         replace(request, workload=replace(workload, prefix_hit_ratio=0.5)),
         replace(request, workload=replace(workload, speculation=Speculation(1, 0.8, Draft(DraftMethod.NGRAM, 0.0)))),
+        replace(request, workload=replace(workload, router=Router.ROUND_ROBIN)),
         replace(request, objective=Objective.ENERGY),
         replace(request, search=replace(SWITCHED, worker_kinds=2)),
         replace(request, search=replace(SWITCHED, frontier=FrontierScope.SWEPT)),
+        replace(request, search=replace(SWITCHED, space=Space.LAUNCHABLE, launcher=Launcher.VLLM)),
     ]
-    for one in refused:
-        with pytest.raises(WorkloadError):
-            plan(one)
+
+
+@pytest.mark.parametrize("request_", beside_what_they_are_not_planned_for())
+def test_what_does_not_go_together_is_refused(request_: ServingRequest) -> None:
+    with pytest.raises(WorkloadError):
+        plan(request_)
+
+
+@pytest.mark.parametrize("request_", beside_what_they_are_not_planned_for())
+def test_a_mode_that_does_not_go_with_the_rest_is_left_out_beside_one_that_does(request_: ServingRequest) -> None:
+    alone, beside = (
+        plan(replace(request_, search=replace(request_.search, modes=modes))) for modes in (EVERY.modes[:1], EVERY.modes)
+    )
+    assert alone.feasible
+    assert [note for note in beside.notes if note not in alone.notes] == [beside.notes[0]]
+    assert beside.notes[0].startswith("search.modes switched is left out: ")
+    assert replace(beside, notes=beside.notes[1:]) == alone
 
 
 @pytest.mark.parametrize(

@@ -169,8 +169,8 @@ def test_a_router_is_refused_where_it_deals_nothing_out() -> None:
     with pytest.raises(WorkloadError, match="closed loop"):
         workload(ClosedArrivals("closed", 4), router=Router.ROUND_ROBIN)
     turns = workload(PoissonArrivals("poisson", 4.0), router=Router.ROUND_ROBIN)
-    both = (ServingMode.AGGREGATED, ServingMode.DISAGGREGATED)
-    for search in (Search(modes=both), Search(modes=(ServingMode.SWITCHED,)), Search(worker_kinds=2)):
+    pools, switched = Search(modes=(ServingMode.DISAGGREGATED,)), Search(modes=(ServingMode.SWITCHED,))
+    for search in (pools, switched, Search(worker_kinds=2)):
         with pytest.raises(WorkloadError, match="no other form"):
             plan(replace(serving_request(search=search), workload=turns))
 
