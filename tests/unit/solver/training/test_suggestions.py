@@ -106,7 +106,8 @@ KINDS = {
 @pytest.mark.slow
 def test_every_suggestion_is_reached() -> None:
     kinds: set[str] = set()
-    restricted = (as_written(random_request(seed)) for seed in RESTRICTED)
+    drawn = (random_request(seed) for seed in RESTRICTED)
+    restricted = (as_written(replace(each, search=replace(each.search, tp_overlap=()))) for each in drawn)
     for request in (*map(short_of_memory, SHORT_OF_MEMORY), *map(short_of_time, SHORT_OF_TIME), *restricted):
         plan = run(request)
         assert not plan.feasible and plan.reason is not None and plan.suggestions

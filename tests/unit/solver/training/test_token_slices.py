@@ -20,7 +20,7 @@ from meshwright.costmodels.pipeline.program import Slot
 from meshwright.solver.answer.pipeline_plan import pipelines_of
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.choices import Launcher, Recompute, Space, StageDegrees
+from meshwright.solver.problem.choices import Launcher, Recompute, Space, StageDegrees, TpOverlap
 from meshwright.solver.problem.implementation import StatedImplementation
 from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.search import Search
@@ -45,7 +45,7 @@ def long_request(schedule: Schedule, mode: Recompute = Recompute.NONE, *, batch:
     search = Search(
         space=Space.FREE, risk=0.5,
         dp=(1,), tp=(8,), pp=(4,), cp=(1,), microbatch=(1,), zero_stages=(1,), recompute=(mode,),
-        schedules=(schedule,), token_slices=(slices,),
+        schedules=(schedule,), token_slices=(slices,), tp_overlap=(TpOverlap.EXPOSED,),
     )  # fmt: skip
     cluster = Cluster((NodeGroup("pool", node_type("dgx-h100"), 4),))
     return TrainingRequest(
