@@ -37,7 +37,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.choices import FrontierScope
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
+from meshwright.solver.problem.request import PlanRequest, ServingRequest
 
 if TYPE_CHECKING:
     from meshwright.solver.serving.explain import LayoutExplanation
@@ -224,26 +224,18 @@ def _check_name(request: PlanRequest, explain: str | None) -> None:
     """Refuse to explain what isn't there before anything is solved."""
     if explain is None:
         return
-    if isinstance(request, TrainingRequest):
-        from meshwright.solver.training.explain import named_operators
+    from meshwright.solver.api import require_named
 
-        named_operators(request.model, explain)
-    else:
-        from meshwright.solver.serving.explain import named_layouts
-
-        named_layouts(request, explain)
+    require_named(request, explain)
 
 
 def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> Explanations:
     """Explanations of an operator or of layouts; none where none was asked for, or a training plan has no layout."""
     if explain is None:
         return ()
-    from meshwright.solver.api import explain as explain_operator
-    from meshwright.solver.api import explain_serving
+    from meshwright.solver.api import explain as explain_named
 
-    if not isinstance(request, TrainingRequest):
-        return explain_serving(request, plan, explain)
-    return explain_operator(request, plan, explain) if plan.layout is not None else ()
+    return explain_named(request, plan, explain)
 
 
 def _explanation_field(explained: Explanations) -> dict[str, object]:
