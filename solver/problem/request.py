@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, Confidence
@@ -136,9 +136,14 @@ class ServingWorkload:
     experts            how tokens spread over routed experts, and copies of hot ones
     speculation        drafted tokens that steps verify, how many are kept, and what they cost; None drafts nothing
     router             how requests reach equal replicas; a trace that says random is dealt out round robin
+
+    It has no implementation but its engine's, and no run that ends.
     """
 
     __pydantic_config__ = STRICT_RECORD
+
+    implementation: ClassVar[None] = None
+    run_tokens: ClassVar[None] = None
 
     kind: Literal["serving"]
     arrivals: Arrivals

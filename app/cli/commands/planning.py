@@ -19,7 +19,7 @@ from meshwright.app.base.settings import Settings
 from meshwright.app.base.solving import predict_at_rate, predict_here, solve_here
 from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
-from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
+from meshwright.app.cli.pages.plan_page import NextStep, print_plan
 from meshwright.app.pictures.files import Picture, check_pictures, write_pictures
 from meshwright.app.requests.changes import as_changes, changed_request
 from meshwright.app.requests.digests import KeyedRequest, keyed_request, plan_text
@@ -37,6 +37,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.choices import FrontierScope
+from meshwright.solver.problem.launchers.table import asked_launcher
 from meshwright.solver.problem.request import PlanRequest, ServingRequest
 
 if TYPE_CHECKING:
@@ -305,7 +306,7 @@ def export_command(source: str, answered: AnsweredRequest) -> str | None:
     where nothing can."""
     from meshwright.app.launching.exporters import first_export
 
-    preferred = default_launcher(answered.request)
+    preferred = asked_launcher(answered.request)
     exported = None if preferred is None else first_export(answered.plan, answered.request, preferred)
     return None if exported is None else f"meshwright export {shell_word(source)} --to {exported.launcher}"
 

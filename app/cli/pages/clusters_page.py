@@ -13,12 +13,13 @@ from rich.table import Table
 from meshwright.app.base.console import indented, plain
 from meshwright.app.base.errors import DocumentError
 from meshwright.app.base.figures import counted
-from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, ending, need_and_have, question
+from meshwright.app.cli.pages.plan_page import NextStep, ending, need_and_have, question
 from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.several_clusters import cluster_row, known_figures, row_without_plan
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Objective
+from meshwright.solver.problem.launchers.table import asked_launcher
 from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
 
@@ -55,14 +56,14 @@ class ClusterRow:
         """The row as JSON."""
         if isinstance(self.answer, InvalidInputError):
             return row_without_plan(self.words, str(self.answer))
-        return cluster_row(self.words, plan_document(self.answer.plan), default_launcher(self.answer.request))
+        return cluster_row(self.words, plan_document(self.answer.plan), asked_launcher(self.answer.request))
 
 
 def print_clusters(console: Console, rows: Sequence[ClusterRow], not_tried: Sequence[str], next_step: NextStep) -> None:
     """Print the table of rows that are in order, why some have no plan, what was not tried, and what to do next."""
     first = next(row.answer for row in rows if isinstance(row.answer, AnsweredRequest))
     request = first.request
-    launcher = default_launcher(request)
+    launcher = asked_launcher(request)
     with_it = "" if launcher is None else f", with {launcher}"
     on = counted(len(rows), "cluster")
     console.print(plain(f"{question(first.plan, request, on=on)}{with_it}; by {_OBJECTIVE[request.objective]}", style="bold"))

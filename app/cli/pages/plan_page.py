@@ -61,8 +61,7 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import FrontierPoint, Interactivity, Plan
 from meshwright.solver.answer.predicted import USD_PER_MILLION_TOKENS, Predicted, Reason, TimeBreakdown
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective, TpOverlap
-from meshwright.solver.problem.launchers.table import launcher_of
+from meshwright.solver.problem.choices import FrontierScope, Objective, TpOverlap
 from meshwright.solver.problem.request import (
     Arrivals,
     PlanRequest,
@@ -425,11 +424,6 @@ def ending(next_step: NextStep) -> Group:
 def next_line(command: str) -> Text:
     """Return the line that names the command to go on with."""
     return plain("Next: ", style="bold") + plain(command, style="bold cyan")
-
-
-def default_launcher(request: PlanRequest) -> Launcher | None:
-    """The launcher that a next command names; None for an engine that nothing here exports to."""
-    return launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher
 
 
 # The stages of a plan: a table of what they hold and how, and bars of what they need; equal neighbours are one line.
