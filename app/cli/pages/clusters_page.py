@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Objective
 from meshwright.solver.problem.launchers.table import asked_launcher
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import ServingRequest, TrainingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
 
 
@@ -135,10 +135,20 @@ def _key(answer: AnsweredRequest) -> str:
     request = answer.request
     energy = f"J: {answer.plan.certificate.unit}. " if request.objective is Objective.ENERGY else ""
     money = f"{energy}USD/h: list price of the devices used. gap: how far from optimal at most."
-    if isinstance(request, TrainingRequest):
-        run = "" if request.workload.run_tokens is None else f"run, USD: of {request.workload.run_tokens:,} tokens. "
-        return f"OOM: chance to run out of memory. {run}{money}"
+    return f"{_KEYS[request.workload.kind](request)}. {money}"
+
+
+def _training_key(request: TrainingRequest) -> str:
+    run = "" if request.workload.run_tokens is None else f". run, USD: of {request.workload.run_tokens:,} tokens"
+    return f"OOM: chance to run out of memory{run}"
+
+
+def _serving_key(request: ServingRequest) -> str:
     figures = "TTFT and TPOT: 95th percentiles"
     if request.objective is Objective.THROUGHPUT and not isinstance(request.workload.arrivals, ClosedArrivals):
         figures += ", at the highest rate at which the cluster keeps the targets, or keeps up"
-    return f"{figures}. {money}"
+    return figures
+
+
+_KEYS: Mapping[str, Callable[[Any], str]] = {"training": _training_key, "serving": _serving_key}
+"""What the columns are, by the kind of workload."""
