@@ -1,4 +1,5 @@
-"""Counts where code asks whether something is training or serving: what a third workload would have to find.
+"""Counts where code asks whether something is training or serving, which a third workload would have to find, and lists the
+tables in which it would have a row.
 
     python -m benchmarks.kind_questions
 
@@ -20,18 +21,37 @@ TYPES = frozenset(
     f"{kind}{of}"
     for kind in ("Training", "Serving")
     for of in ("Request", "Workload", "Source", "Layout", "Trial", "Plan", "Case", "Launcher", "Report")
-) | {"StatedTraining", "StatedServer"}
+) | {"StatedTraining", "StatedServer", "Trial"}
 """Names of classes that one kind of workload has and no other."""
 
 
 def kind_questions() -> dict[str, list[int]]:
     """Return the files of the floors that ask for the kind of a workload, each with the lines of its questions."""
-    found: dict[str, list[int]] = {}
+    return {path: lines for path, tree in _modules() if (lines := questions_of_kind(tree))}
+
+
+def kind_tables() -> dict[str, dict[int, set[str]]]:
+    """Return the files of the floors that have a table with a row for each kind, each with the lines and rows of its tables."""
+    return {path: tables for path, tree in _modules() if (tables := dict(_tables(tree)))}
+
+
+def _modules() -> Iterator[tuple[str, ast.AST]]:
+    """Yield all modules of the floors; those of the package are behind links besides."""
     for path in (path for floor in FLOORS for path in sorted((ROOT / floor).rglob("*.py"))):
-        lines = sorted(_questions(ast.parse(path.read_text(encoding="utf-8"))))
-        if lines and not path.is_symlink():
-            found[str(path.relative_to(ROOT))] = lines
-    return found
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _tables(tree: ast.AST) -> Iterator[tuple[int, set[str]]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            rows = {str(each.value) for each in node.keys if isinstance(each, ast.Constant)}
+            if rows >= KINDS:
+                yield node.lineno, rows
+
+
+def questions_of_kind(tree: ast.AST) -> list[int]:
+    """Return the lines of a module that ask for the kind of a workload."""
+    return sorted(_questions(tree))
 
 
 def _questions(tree: ast.AST) -> Iterator[int]:
@@ -67,11 +87,15 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def main() -> None:
-    """Print files with the lines of their questions, most first, and how many there are."""
+    """Print files with the lines of their questions, most first, and of their tables, and how many there are of both."""
     found = kind_questions()
     for path, lines in sorted(found.items(), key=lambda each: (-len(each[1]), each[0])):
         print(f"{path}: {', '.join(map(str, lines))}")
     print(f"{sum(map(len, found.values()))} questions in {len(found)} files")
+    tables = kind_tables()
+    for path, lines in tables.items():
+        print(f"{path}: {', '.join(map(str, lines))}")
+    print(f"{sum(map(len, tables.values()))} tables in {len(tables)} files")
 
 
 if __name__ == "__main__":
