@@ -193,7 +193,7 @@ def observation_of_row(document: Mapping[str, Any], row: Mapping[str, Any]) -> O
 
 def _at_own_load(run: MeasuredRun, answered: AnsweredRequest) -> Predicted:
     """Return the plan's figures at the load that was measured. A plan for throughput has its own at the highest rate."""
-    return _RUNS[answered.plan.kind].at_own_load(run, answered.plan, answered.request)
+    return _RUNS[answered.request.workload.kind].at_own_load(run, answered.plan, answered.request)
 
 
 def _of_a_step(run: MeasuredRun, plan: Plan, request: TrainingRequest) -> Predicted:
@@ -243,7 +243,7 @@ def _predicted(answered: AnsweredRequest, figures: Predicted) -> dict[str, Any]:
     names = FIGURES_OF[answered.plan.kind]
     said = {name: value for name in names if (value := getattr(figures, name)) is not None}
     # What was learned before is taken out again: all runs of a cluster are compared with the same predictions.
-    said |= _RUNS[answered.plan.kind].before_runs(answered.request, answered.plan, said)
+    said |= _RUNS[answered.request.workload.kind].before_runs(answered.request, answered.plan, said)
     smallest = min(group.node.device.memory_bytes for group in answered.request.cluster.groups)
     return said | {"device_memory_bytes": smallest, "overhead_bytes": _overhead_bytes(answered.plan)}
 

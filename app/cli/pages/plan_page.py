@@ -186,14 +186,14 @@ def _feasible(
             *([plain(_money(plan))] if request.objective is Objective.COST else []),
             *([] if (run := run_in_words(plan, request)) is None else [plain(run)]),
             plain(certificate_in_words(plan, request)),
-            *_PAGES[plan.kind].idle(plan, request),
+            *_PAGES[request.workload.kind].idle(plan, request),
             *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
             *([plain(operators_in_words(plan.certificate), style="dim")] if full and plan.certificate.operator_solvers else []),
         ),
         *_layout_parts(plan),
         *_choices(plan),
         *memory_at_risk(plan.predicted),
-        *_PAGES[plan.kind].at_risk(plan.predicted, request),
+        *_PAGES[request.workload.kind].at_risk(plan.predicted, request),
     ]
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
@@ -214,7 +214,7 @@ def _idle(plan: Plan, request: TrainingRequest) -> list[Text]:
 def _speeds(plan: Plan, request: PlanRequest, at_asked: Predicted | None) -> list[Text]:
     """What was asked first: figures at the rate that was named, then at the highest, which the rest of the page is about."""
     assert plan.predicted is not None
-    devices = plan.devices if _PAGES[plan.kind].says_devices else None
+    devices = plan.devices if _PAGES[request.workload.kind].says_devices else None
     is_feasible, rates = plain("Feasible: ", style="bold green"), rates_of(plan, request)
     whole = speed_in_words(plan.predicted, devices=devices)
     if at_asked is None or rates is None:
@@ -618,10 +618,10 @@ def beside_the_plan(plan: Plan, request: PlanRequest, next_step: NextStep, *, fu
             *frontier,
             _calibration(plan),
             *_corrected(plan),
-            *_PAGES[plan.kind].unlike(plan, request),
+            *_PAGES[request.workload.kind].unlike(plan, request),
         ]
     swept = request.search.frontier is FrontierScope.SWEPT
-    rests_on = (_calibration_in_short(plan), *_corrected(plan), *_PAGES[plan.kind].unlike(plan, request))
+    rests_on = (_calibration_in_short(plan), *_corrected(plan), *_PAGES[request.workload.kind].unlike(plan, request))
     return [_comparison(plan, 1), *better, *(frontier if swept else []), *rests_on]
 
 

@@ -78,7 +78,7 @@ def figures_of(logged: Logged, answered: AnsweredRequest) -> dict[str, float | i
     figures: dict[str, float | int] = dict(logged.figures)
     if logged.peak_memory_bytes is not None:
         figures["peak_memory_bytes"] = logged.peak_memory_bytes
-    return _FIGURES_OF[answered.plan.kind](figures, logged, answered.plan, request)
+    return _FIGURES_OF[request.workload.kind](figures, logged, answered.plan, request)
 
 
 def _figures_of_serving(

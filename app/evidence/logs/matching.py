@@ -102,13 +102,13 @@ def _refused(found: list[Mismatch], remedy: str) -> InvalidInputError:
 
 def mismatches(stated: Stated, answered: AnsweredRequest) -> list[Mismatch]:
     """Return each figure that a log states and in which it is of another workload than the plan."""
-    kind = _LOGS[answered.plan.kind]
+    kind = _LOGS[answered.request.workload.kind]
     return [*_devices_and_model(stated, answered), *kind.mismatches(stated, answered.plan, answered.request)]
 
 
 def not_compared(stated: Stated, answered: AnsweredRequest) -> list[str]:
     """Return the names of figures that decide a workload and that a log does not state."""
-    told = _LOGS[answered.plan.kind].told(stated, answered.request.workload)
+    told = _LOGS[answered.request.workload.kind].told(stated, answered.request.workload)
     unknown = stated.model if stated.model and copy_of(stated.model) is None else ""
     return [*(each for each, known in told.items() if known is None), *([f"model ({unknown})"] if unknown else [])]
 
@@ -337,7 +337,7 @@ def as_run(stated: Stated, answered: AnsweredRequest) -> AnsweredRequest:
     document = request_document(answered.request)
     # Targets and objective are the plan's; a run that misses them ran all the same, and at its own load, not at the highest.
     changed = {"slo": {"confidence": document["slo"]["confidence"]}, "workload": document["workload"] | changes}
-    kind = _LOGS[answered.plan.kind]
+    kind = _LOGS[answered.request.workload.kind]
     changed |= kind.changed
     asked = resolve_request({**document, **changed}, files=NoFiles(), entry=Entry.STORED)
     plan = predict_here(asked, kind.as_run(answered.plan, asked))
