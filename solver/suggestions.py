@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import Any, Generic
 
 from meshwright.costmodels.cluster.cluster import Cluster, NodeGroup, NodeType, part_of_node
 from meshwright.costmodels.errors import InvalidInputError
@@ -23,12 +23,10 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Suggestion
 from meshwright.solver.control import Progress, Stop
 from meshwright.solver.problem.choice import Form
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
+from meshwright.solver.problem.request import Asked, PlanRequest
 from meshwright.solver.problem.search import LEDGER, Search
 
 # Changes that requests of any kind can have, and how they are put in words and in fields of the request document.
-
-Asked = TypeVar("Asked", TrainingRequest, ServingRequest)
 
 FEW = (1, 2, 3)
 MORE_NODES = (1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
@@ -45,7 +43,7 @@ DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RequestChange:
+class RequestChange(Generic[Asked]):
     """A request with something changed: in words, and by fields of its document as JSON.
 
     ``part`` is the same request with a part of its space, which is searched before the whole is: its plan is one of the whole.
@@ -54,26 +52,26 @@ class RequestChange:
 
     words: str
     set: Mapping[str, str]
-    request: PlanRequest
-    part: PlanRequest | None = None
+    request: Asked
+    part: Asked | None = None
     is_met: bool = False
 
 
-def beside(first: RequestChange, second: RequestChange) -> RequestChange:
+def beside(first: RequestChange[Asked], second: RequestChange[Asked]) -> RequestChange[Asked]:
     """Return both changes together; the second is one of the first's request."""
     return RequestChange(f"{first.words}, and {second.words}", {**first.set, **second.set}, second.request)
 
 
-def searching(request: Asked, words: str, changes: Mapping[str, Any]) -> RequestChange:
+def searching(request: Asked, words: str, changes: Mapping[str, Any]) -> RequestChange[Asked]:
     """Return the request with other values of its search."""
     values = {f"search.{name}": json.dumps(value) for name, value in changes.items()}
     return RequestChange(words, values, replace(request, search=replace(request.search, **changes)))
 
 
-def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence[RequestChange]]:
+def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence[RequestChange[Asked]]]:
     """Return a ladder for each choice of plans of these forms that the request restricts to some of its values, where naming
     none allows all; at most MOST_LIFTED."""
-    search, found = request.search, list[Sequence[RequestChange]]()
+    search, found = request.search, list[Sequence[RequestChange[Asked]]]()
     for name, entry in LEDGER.items():
         value = getattr(search, name)
         if entry.choice.forms & forms and isinstance(value, tuple) and value != entry.default:
@@ -82,7 +80,7 @@ def restrictions_lifted(request: Asked, forms: frozenset[Form]) -> list[Sequence
     return found[:MOST_LIFTED]
 
 
-def more_devices(request: Asked, sizes: Iterable[int] = (), *, at_least: float = 0.0) -> tuple[RequestChange, ...]:
+def more_devices(request: Asked, sizes: Iterable[int] = (), *, at_least: float = 0.0) -> tuple[RequestChange[Asked], ...]:
     """Return the ladder of the request on more devices of its first group, the fewest first: of these numbers if some are
     given, and of at least so many times what it has. Nodes are filled before others are opened."""
     cluster: Cluster = request.cluster
@@ -95,7 +93,7 @@ def more_devices(request: Asked, sizes: Iterable[int] = (), *, at_least: float =
     else:
         tried = set(sizes) or {*(n * first.nodes for n in _filled(first)), *(n * whole.devices_per_node for n in nodes)}
     most = max(MORE_NODES[-1] * first.nodes * whole.devices_per_node, MOST_DEVICES)
-    found = dict[int, RequestChange]()
+    found = dict[int, RequestChange[Asked]]()
     for devices in sorted(size for size in tried if max(at_least * held, held + 1) <= size <= most):
         per_node = next((n for n in _filled(first) if n * first.nodes >= devices), whole.devices_per_node)
         group = replace(first, node=part_of_node(whole, per_node), nodes=max(first.nodes, math.ceil(devices / per_node)))
@@ -104,7 +102,7 @@ def more_devices(request: Asked, sizes: Iterable[int] = (), *, at_least: float =
     return tuple(found.values())
 
 
-def node_filled(request: Asked) -> tuple[RequestChange, ...]:
+def node_filled(request: Asked) -> tuple[RequestChange[Asked], ...]:
     """Return the ladder of the request on more devices of the nodes that its first group has."""
     first: NodeGroup = request.cluster.groups[0]
     return tuple(
@@ -128,7 +126,7 @@ def _filled(group: NodeGroup) -> list[int]:
     return sorted({size for part in range(1, 9) if (size := math.ceil(whole * part / 8)) > group.node.devices_per_node})
 
 
-def _on_group(request: Asked, group: NodeGroup) -> RequestChange:
+def _on_group(request: Asked, group: NodeGroup) -> RequestChange[Asked]:
     """The request with another first group, whose nodes have as many devices or more."""
     first: NodeGroup = request.cluster.groups[0]
     larger = replace(request, cluster=replace(request.cluster, groups=(group, *request.cluster.groups[1:])))
@@ -144,7 +142,7 @@ def _on_group(request: Asked, group: NodeGroup) -> RequestChange:
     return RequestChange(f"{group.n_devices} devices of {where} of {name} instead of {first.n_devices}", values, larger)
 
 
-def with_targets(request: Asked, targets: Mapping[str, float]) -> RequestChange:
+def with_targets(request: Asked, targets: Mapping[str, float]) -> RequestChange[Asked]:
     """Return the request with other targets, by their names."""
     words = " and ".join(f"slo.{name}: {value:g}" for name, value in targets.items())
     values = {f"slo.{name}": json.dumps(value) for name, value in targets.items()}
@@ -235,7 +233,7 @@ Solve = Callable[[PlanRequest, BoundedAsking], Plan]
 
 
 def solved_suggestions(
-    ladders: Iterable[Iterable[RequestChange]],
+    ladders: Iterable[Iterable[RequestChange[Asked]]],
     solve: Solve,
     reached: Callable[[Plan], str],
     *,
@@ -260,8 +258,8 @@ def solved_suggestions(
 
 def surer_suggestions(
     own: Plan,
-    surer: Sequence[RequestChange],
-    beside: Callable[[RequestChange], Iterable[Sequence[RequestChange]]],
+    surer: Sequence[RequestChange[Asked]],
+    beside: Callable[[RequestChange[Asked]], Iterable[Sequence[RequestChange[Asked]]]],
     solve: Solve,
     reached: Callable[[Plan], str],
     *,
@@ -286,20 +284,20 @@ def surer_suggestions(
     return tuple(_suggestion(change, plan, words(plan)) for change, plan in found)
 
 
-def _suggestion(change: RequestChange, plan: Plan, words: str) -> Suggestion:
+def _suggestion(change: RequestChange[Asked], plan: Plan, words: str) -> Suggestion:
     assert plan.certificate.objective is not None, "a plan that was found"
     return Suggestion(change.words, change.set, words, plan.certificate.objective, plan.certificate.unit)
 
 
 def _first_of_each(
-    ladders: Iterable[Iterable[RequestChange]],
+    ladders: Iterable[Iterable[RequestChange[Asked]]],
     solve: Solve,
     is_good: Callable[[Plan], bool],
     *,
     work: AskBudget,
     stop: Stop,
     within: float | None = None,
-) -> Iterator[tuple[RequestChange, Plan]]:
+) -> Iterator[tuple[RequestChange[Asked], Plan]]:
     """Yield of each ladder the first change whose plan is good, with that plan."""
     left = work.all
     for ladder in ladders:
@@ -325,13 +323,13 @@ def _first_of_each(
 
 
 def _first_of_parts(
-    ladder: Iterable[RequestChange], solve: Solve, is_good: Callable[[Plan], bool], stop: Stop, within: float | None
-) -> tuple[Iterable[RequestChange], tuple[RequestChange, Plan] | None]:
+    ladder: Iterable[RequestChange[Asked]], solve: Solve, is_good: Callable[[Plan], bool], stop: Stop, within: float | None
+) -> tuple[Iterable[RequestChange[Asked]], tuple[RequestChange[Asked], Plan] | None]:
     """Return the changes whose whole space is worth a search, and the last of them with a plan of its part if there is one.
 
     A part takes the least memory of its space, so what lacks memory there lacks it everywhere.
     """
-    changes, late, left = list[RequestChange](), list[RequestChange](), iter(ladder)
+    changes, late, left = list[RequestChange[Asked]](), list[RequestChange[Asked]](), iter(ladder)
     for change in left:
         if change.part is None:
             return itertools.chain(changes, (change,), left), None
@@ -357,8 +355,7 @@ def _is_late(plan: Plan) -> bool:
 
 def _latest_s(request: PlanRequest) -> float:
     """Seconds of a step, in the cost model's time, above which a training request has no plan; infinite of others."""
-    asked = in_model_time(request)
-    return asked.longest_step_s if isinstance(asked, TrainingRequest) else math.inf
+    return min(in_model_time(request).longest_steps_s.values(), default=math.inf)
 
 
 def said_of_none(tried: Sequence[Plan], *, is_stopped: bool) -> str:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
+
+from benchmarks.kind_questions import kind_questions, kind_tables, questions_of_kind
+from meshwright.solver.answer.plan import Plan
+from meshwright.solver.answer.plan_record import PlanRecord
+from meshwright.solver.problem.request import REQUESTS
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = ("app", "solver", "costmodels")
@@ -97,3 +103,59 @@ def test_no_file_of_tests_imports_another() -> None:
         if re.match(r"\s*from tests\.(?:\w+\.)*test_\w+ import", line)
     ]
     assert lines == []
+
+
+ASKING_FOR_A_KIND = frozenset(
+    (
+        "app/base/plan_words.py",
+        "app/cli/commands/planning.py",
+        "app/cli/commands/validating.py",
+        "app/cli/shard_command.py",
+        "app/evidence/logs/matching.py",
+        "app/evidence/logs/table.py",
+        "app/evidence/tables.py",
+        "app/pictures/simulation_trace.py",
+        "app/pictures/step_timeline.py",
+        "app/requests/several_clusters.py",
+        "app/service/explaining/explain.py",
+        "app/service/explaining/slow.py",
+        "app/service/load.py",
+        "app/service/trials.py",
+        "solver/switching/switch.py",
+    )
+)
+"""Files that may ask once each whether something is training or serving: for what one kind alone has, as a load."""
+
+
+def test_whether_something_is_training_or_serving_is_looked_up_and_not_asked() -> None:
+    asked = kind_questions()
+    assert {path for path, lines in asked.items() if len(lines) > 1} | (asked.keys() - ASKING_FOR_A_KIND) == set()
+    assert ASKING_FOR_A_KIND - asked.keys() == set(), "files that ask no more"
+
+
+def test_every_table_of_kinds_has_a_row_for_each() -> None:
+    without = {
+        f"{path}:{line}": set(REQUESTS) - rows
+        for path, tables in kind_tables().items()
+        for line, rows in tables.items()
+        if not rows >= set(REQUESTS)
+    }
+    assert without == {}
+    assert {get_args(get_type_hints(record)["kind"]) for record in (Plan, PlanRecord)} == {tuple(REQUESTS)}
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        "isinstance(request, TrainingRequest)",
+        "isinstance(request, problem.request.ServingRequest | None)",
+        "type(request) is TrainingRequest",
+        "plan.kind == 'serving'",
+        "'training' != document['workload']['kind']",
+        "match plan.kind:\n    case 'training':\n        pass",
+        "match request:\n    case ServingRequest(slo=slo):\n        pass",
+    ],
+)
+def test_a_question_of_kind_is_counted_in_each_of_its_forms(asking: str) -> None:
+    assert len(questions_of_kind(ast.parse(asking))) == 1
+    assert questions_of_kind(ast.parse("PLANNERS[request.workload.kind].plan(request)")) == []

@@ -13,7 +13,7 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Certificate, Equals, Status
 from meshwright.solver.problem.choices import Objective, OperatorSolver
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, Slo, TrainingRequest
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, Slo
 from meshwright.solver.problem.serving_load import ClosedArrivals, EmpiricalLength, FixedLength, LognormalLength, TraceArrivals
 
 
@@ -109,7 +109,7 @@ def rates_of(plan: Plan, request: PlanRequest) -> Rates | None:
 
 def run_in_words(plan: Plan, request: PlanRequest) -> str | None:
     """Return how long a training run of so many tokens takes, with its range, and what it costs where devices have prices."""
-    tokens, predicted = _run_tokens(request), plan.predicted
+    tokens, predicted = request.workload.run_tokens, plan.predicted
     if tokens is None or predicted is None:
         return None
     around = predicted.bands.get("tokens_per_s")
@@ -124,18 +124,14 @@ def run_in_words(plan: Plan, request: PlanRequest) -> str | None:
 
 def run_s(plan: Plan, request: PlanRequest) -> float | None:
     """Seconds of the whole training run; None where its tokens are not said, or there is no plan."""
-    tokens = _run_tokens(request)
+    tokens = request.workload.run_tokens
     return None if tokens is None or plan.predicted is None else tokens / plan.predicted.tokens_per_s
 
 
 def run_usd(plan: Plan, request: PlanRequest) -> float | None:
     """USD of the whole training run; None where its tokens or the price of a device are not known."""
-    tokens, costs = _run_tokens(request), None if plan.predicted is None else plan.predicted.cost_per_million_tokens
+    tokens, costs = request.workload.run_tokens, None if plan.predicted is None else plan.predicted.cost_per_million_tokens
     return None if tokens is None or costs is None else costs * tokens / 1e6
-
-
-def _run_tokens(request: PlanRequest) -> int | None:
-    return request.workload.run_tokens if isinstance(request, TrainingRequest) else None
 
 
 _DAY_S = 86_400

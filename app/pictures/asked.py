@@ -16,8 +16,8 @@ from meshwright.app.pictures.page import plan_view
 from meshwright.app.pictures.step_timeline import has_step
 from meshwright.app.requests.named_plans import request_of_name
 from meshwright.app.requests.plan_documents import read_plan_document
+from meshwright.solver.answer.layouts import OfWorkers
 from meshwright.solver.answer.plan import AnsweredRequest
-from meshwright.solver.problem.request import ServingRequest
 
 
 def article(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def article(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "view": plan_view(answered, _follow(answered, asked.get("instead"))),
         "is_feasible": answered.plan.feasible,
-        "is_serving": isinstance(answered.request, ServingRequest),
+        "has_load": isinstance(answered.plan.layout, OfWorkers),
         "has_step": has_step(answered),
     }
 

@@ -14,7 +14,7 @@ from meshwright.app.pictures.step_timeline import trace_text
 from meshwright.app.requests.plan_documents import answer_document, flat, stage_rows
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
-from meshwright.solver.problem.request import PlanRequest, ServingRequest
+from meshwright.solver.problem.request import PlanRequest
 
 
 class Picture(StrEnum):
@@ -29,8 +29,9 @@ class Picture(StrEnum):
     CSV = "csv"
 
 
-OF_TRAINING = frozenset({Picture.TRACE, Picture.TIMELINE})
-"""Kinds that training plans alone have."""
+OF_A_STEP = frozenset({Picture.TRACE, Picture.TIMELINE})
+DRAWN_OF: Mapping[str, frozenset[Picture]] = {"training": frozenset(Picture), "serving": frozenset(Picture) - OF_A_STEP}
+"""Kinds of files that plans of each kind of workload have."""
 
 
 def stages_csv(answered: AnsweredRequest) -> str:
@@ -63,8 +64,8 @@ def named(files: Mapping[Picture, Path | None]) -> dict[Picture, Path]:
 
 def check_pictures(request: PlanRequest, files: Collection[Picture]) -> None:
     """Refuse a picture that no answer to the request has; raises InvalidInputError. Commands ask before they solve."""
-    wrong = [kind.value for kind in files if kind in OF_TRAINING]
-    if wrong and isinstance(request, ServingRequest):
+    wrong = [kind.value for kind in files if kind not in DRAWN_OF[request.workload.kind]]
+    if wrong:
         raise InvalidInputError("serving plans have no pipeline timeline", given=wrong[0], allowed="a training request")
 
 

@@ -36,8 +36,8 @@ from meshwright.solver.answer.plan import AnsweredRequest, FrontierPoint, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.answer.stage import OperatorSharding, Stage
 from meshwright.solver.blocks.tp_strategies import REPLICATE, STORED_SPLIT
-from meshwright.solver.problem.launchers.table import launcher_of
-from meshwright.solver.problem.request import PlanRequest, ServingRequest
+from meshwright.solver.problem.launchers.table import asked_launcher
+from meshwright.solver.problem.request import PlanRequest
 
 MOST_STAGES = 64
 """Stages of the table; the plan document has all."""
@@ -208,7 +208,7 @@ def _cells(row: int, stage: Stage) -> tuple[str, ...]:
 
 
 def _launch_command(plan: Plan, request: PlanRequest) -> str | None:
-    preferred = launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher
+    preferred = asked_launcher(request)
     exported = None if preferred is None else first_export(plan, request, preferred)
     return None if exported is None else exported.command
 

@@ -74,7 +74,7 @@ def with_memory_of_runs(workload: TrainingWorkload, search: Search, calibrations
 
 def _key_of(source: RequestDocument, cluster: Cluster) -> str:
     workload, search = source.workload, source.search
-    stated = workload.implementation if isinstance(workload, TrainingWorkload) else None
+    stated = workload.implementation
     group = run_group(
         {
             "cluster": to_document(Cluster, cluster),
@@ -114,11 +114,15 @@ class RunGroup:
         return f"{RUN_KEY_PREFIX}{self.cluster}.{self.profile}"
 
 
+_RUNS_IT = {"training": "launcher", "serving": "engine"}
+"""The field of a search that says what runs each kind of workload."""
+
+
 def run_group(request: Mapping[str, Any]) -> RunGroup | None:
     """Return the group of a resolved request's document; None for a document that is no request."""
     try:
         cluster, workload, search = request["cluster"], request["workload"], request["search"]
-        runs_it = search["launcher"] if workload["kind"] == "training" else search["engine"]
+        runs_it = search[_RUNS_IT[workload["kind"]]]
         stated = (workload.get("implementation") or {}).get("profile")
         return RunGroup(_hardware_name(cluster, cluster["groups"]), _part(str(stated or runs_it)))
     except (KeyError, TypeError):

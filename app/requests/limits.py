@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from typing import Any
 
 from meshwright.app.base.errors import DocumentError, FieldError, short_text
 from meshwright.app.base.quoting import ALLOWED_CHARACTERS, HIDDEN
 from meshwright.costmodels.cluster.cluster import Cluster
 from meshwright.costmodels.errors import ClusterError
 from meshwright.solver.problem.graph import MAX_DIM, MAX_LAYERS, MAX_OPERATORS, MAX_RANK
-from meshwright.solver.problem.request import PlanRequest, ServingWorkload, TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import PlanRequest, ServingWorkload, TrainingWorkload
 from meshwright.solver.problem.search import LEDGER, Search
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
@@ -173,15 +174,6 @@ def check_cluster(cluster: Cluster) -> None:
         raise ClusterError("too many devices", given=cluster.n_devices, allowed=f"at most {MAX_DEVICES}")
 
 
-def check_request(request: PlanRequest) -> None:
-    """Refuse a workload or search options beyond the bounds; raises DocumentError."""
-    if isinstance(request, TrainingRequest):
-        _check_training(request.workload)
-    else:
-        _check_serving(request.workload)
-    _check_search(request.search)
-
-
 def _check_training(workload: TrainingWorkload) -> None:
     _at_most("workload.global_batch", workload.global_batch, MAX_GLOBAL_BATCH)
     _at_most("workload.seq_len", workload.seq_len, MAX_SEQ_LEN)
@@ -217,6 +209,16 @@ def _check_serving(workload: ServingWorkload) -> None:
                 _at_most(f"workload.{name}.p95", length.p95, MAX_SEQ_LEN)
             case EmpiricalLength():
                 _at_most(f"workload.{name}.empirical", max(length.empirical), MAX_SEQ_LEN)
+
+
+_CHECKS: Mapping[str, Callable[[Any], None]] = {"training": _check_training, "serving": _check_serving}
+"""What refuses workloads of each kind that are beyond the bounds."""
+
+
+def check_request(request: PlanRequest) -> None:
+    """Refuse a workload or search options beyond the bounds; raises DocumentError."""
+    _CHECKS[request.workload.kind](request.workload)
+    _check_search(request.search)
 
 
 def _check_search(search: Search) -> None:

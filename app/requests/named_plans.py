@@ -9,7 +9,7 @@ are not read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.carried_choices import OF_MESHES, StageChoices
 from meshwright.solver.problem.choices import BatchShares, Recompute, StageDegrees
 from meshwright.solver.problem.declared.recompute_modules import read_mode
-from meshwright.solver.problem.request import PlanRequest, ServingRequest
+from meshwright.solver.problem.request import PlanRequest
 from meshwright.solver.problem.search import Search
 
 _TRAINING = re.compile(r"dp (?P<dp>\d+), tp (?P<tp>\d+), pp (?P<pp>\d+), cp (?P<cp>\d+), (?P<rest>.*)", re.DOTALL)
@@ -42,7 +42,7 @@ def names_of(plan: Plan) -> Iterator[str]:
 def request_of_name(request: PlanRequest, name: str) -> PlanRequest | None:
     """Return the request whose search holds what a name says and nothing beside it; None of a name that can't be read so."""
     try:
-        found = _served(request.search, name) if isinstance(request, ServingRequest) else _trained(request.search, name)
+        found = _READ[request.workload.kind](request.search, name)
         return None if found is None else replace(request, search=found)
     except (ValueError, InvalidInputError):
         # A number or a word that no search has.
@@ -110,3 +110,7 @@ def _served(search: Search, name: str) -> Search | None:
     if degrees.keys() != set(_SERVING_DEGREES):
         return None
     return replace(search, **degrees, dp=search.dp if found["dp"] is None else (int(found["dp"]),), worker_kinds=1)
+
+
+_READ: Mapping[str, Callable[[Search, str], Search | None]] = {"training": _trained, "serving": _served}
+"""What reads the names of plans of each kind of workload."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from meshwright.app.base.errors import DocumentError, FieldError, faults_at, field_error, join_path
@@ -13,10 +14,10 @@ from meshwright.app.base.records import read_record, to_document
 from meshwright.app.models.stated_parameters import StatedParameters
 from meshwright.app.requests.calibrations import NoStoredCalibrations, StoredCalibrations, read_calibrations, with_calibrations
 from meshwright.app.requests.cluster_words import cluster_of_words
-from meshwright.app.requests.document import REGISTERED, ClusterSource, GroupSource, ModelSource, RequestDocument, ServingSource
+from meshwright.app.requests.document import REGISTERED, ClusterSource, GroupSource, ModelSource, RequestDocument
 from meshwright.app.requests.learned import with_memory_of_runs, with_runs
 from meshwright.app.requests.limits import Entry, check_cluster, check_request, check_values
-from meshwright.app.requests.models import NO_REGISTRY, Registry, read_source
+from meshwright.app.requests.models import NO_REGISTRY, ReadModel, Registry, read_source
 from meshwright.app.requests.workloads import serving_workload, training_workload
 from meshwright.costmodels.calibration.calibration import Calibration, calibration_key, is_measured
 from meshwright.costmodels.calibration.kernel_file import (
@@ -42,11 +43,11 @@ from meshwright.costmodels.hardware import node_type
 from meshwright.costmodels.model.adapter import AdapterKind
 from meshwright.costmodels.network.token_dispatch import DispatchFormat
 from meshwright.costmodels.queueing.router import Router
-from meshwright.solver.problem.choice import SERVING, TRAINING
+from meshwright.solver.problem.choice import SERVING, TRAINING, Form
 from meshwright.solver.problem.declared.constraints import require_satisfiable
 from meshwright.solver.problem.graph import ModelGraph
 from meshwright.solver.problem.launchers.table import SERVERS
-from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, ServingWorkload, TrainingWorkload, plan_request
+from meshwright.solver.problem.request import REQUEST_SCHEMA, PlanRequest, TrainingWorkload, Workload, plan_request
 from meshwright.solver.problem.search import require_choices_of
 from meshwright.solver.training.space.implementation import as_implemented
 
@@ -135,7 +136,6 @@ def resolve_request(
     source = read_record(RequestDocument, _with_engine(without_units(document)), what="request")
     with faults_at("model"):
         read = read_source(source.model, files, registry, entry)
-        model = read.graph
     with faults_at("cluster"):
         cluster = _cluster(source.cluster, registry, entry, files)
         check_cluster(cluster)
@@ -149,22 +149,13 @@ def resolve_request(
     with faults_at("cluster"):
         _check_calibrations(cluster)
     with faults_at("workload"):
-        workload = (
-            serving_workload(source.workload, files, read.config, [group.node.device for group in cluster.groups])
-            if isinstance(source.workload, ServingSource)
-            else training_workload(source.workload, files)
-        )
-        _check_trace(workload, read.seq_len)
-        if isinstance(workload, TrainingWorkload):
-            with faults_at("implementation"):
-                workload = with_memory_of_runs(workload, source.search, calibrations)
-                model, workload = as_implemented(model, workload, source.search)
+        kind = WORKLOADS[source.workload.kind]
+        model, workload = kind.read(source, read, files, cluster, calibrations)
     if entry is Entry.NEW:
         with faults_at("search"):
-            require_choices_of(source.search, TRAINING if isinstance(workload, TrainingWorkload) else SERVING)
-    if isinstance(workload, TrainingWorkload):
-        with faults_at("search"):
-            require_satisfiable(source.search.constraints, model, pp=source.search.pp)
+            require_choices_of(source.search, kind.forms)
+    with faults_at("search"):
+        require_satisfiable(source.search.constraints, model, pp=source.search.pp)
     with faults_at("slo"):
         request = plan_request(
             model,
@@ -251,15 +242,48 @@ def read_cluster(document: object, entry: Entry = Entry.NEW) -> Cluster:
     return cluster
 
 
-def _check_trace(workload: TrainingWorkload | ServingWorkload, seq_len: int | None) -> None:
+def _check_trace(workload: TrainingWorkload, seq_len: int | None) -> None:
     """A trace has the sizes it was made with: its batch follows the workload, its sequence doesn't."""
-    if seq_len is not None and isinstance(workload, TrainingWorkload) and workload.seq_len != seq_len:
+    if seq_len is not None and workload.seq_len != seq_len:
         raise WorkloadError(
             "the model was traced with another sequence length",
             given=workload.seq_len,
             allowed=str(seq_len),
             remedy="trace the model with the sequence length that you train with",
         )
+
+
+def _read_training(
+    source: RequestDocument, read: ReadModel, files: Files, cluster: Cluster, calibrations: Sequence[Calibration]
+) -> tuple[ModelGraph, Workload]:
+    given: Any = source.workload
+    workload = training_workload(given, files)
+    _check_trace(workload, read.seq_len)
+    with faults_at("implementation"):
+        workload = with_memory_of_runs(workload, source.search, calibrations)
+        return as_implemented(read.graph, workload, source.search)
+
+
+def _read_serving(
+    source: RequestDocument, read: ReadModel, files: Files, cluster: Cluster, calibrations: Sequence[Calibration]
+) -> tuple[ModelGraph, Workload]:
+    given: Any = source.workload
+    devices = [group.node.device for group in cluster.groups]
+    return read.graph, serving_workload(given, files, read.config, devices)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKind:
+    """How the workload of a kind is read, with the model as it runs, and the forms whose choices its search may make."""
+
+    read: Callable[[RequestDocument, ReadModel, Files, Cluster, Sequence[Calibration]], tuple[ModelGraph, Workload]]
+    forms: frozenset[Form]
+
+
+WORKLOADS: Mapping[str, ReadKind] = MappingProxyType(
+    {"training": ReadKind(_read_training, TRAINING), "serving": ReadKind(_read_serving, SERVING)}
+)
+"""Kinds of workloads by their names."""
 
 
 def _cluster(source: ClusterSource | str, registry: Registry, entry: Entry, files: Files) -> Cluster:

@@ -140,7 +140,7 @@ def _of_predicted(name: str) -> Callable[[AnsweredRequest], float | None]:
 
 def _trained_tokens_per_s(answer: AnsweredRequest) -> float | None:
     predicted = answer.plan.predicted
-    return None if predicted is None or isinstance(answer.request, ServingRequest) else predicted.tokens_per_s
+    return None if predicted is None or predicted.step_time_s is None else predicted.tokens_per_s
 
 
 def _requests_per_s(answer: AnsweredRequest) -> float | None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -193,13 +193,20 @@ def observation_of_row(document: Mapping[str, Any], row: Mapping[str, Any]) -> O
 
 def _at_own_load(run: MeasuredRun, answered: AnsweredRequest) -> Predicted:
     """Return the plan's figures at the load that was measured. A plan for throughput has its own at the highest rate."""
-    plan, request, rate = answered.plan, answered.request, run.requests_per_s
+    return _RUNS[answered.request.workload.kind].at_own_load(run, answered.plan, answered.request)
+
+
+def _of_a_step(run: MeasuredRun, plan: Plan, request: TrainingRequest) -> Predicted:
     assert plan.predicted is not None, "the plan is feasible"
-    if isinstance(request, TrainingRequest):
-        if rate is not None:
-            raise _fault("requests_per_s", "a training plan has no load of requests", f"{rate:g}", remedy="leave it out")
-        return plan.predicted
-    rates = rates_of(plan, request)
+    if run.requests_per_s is not None:
+        given = f"{run.requests_per_s:g}"
+        raise _fault("requests_per_s", "a training plan has no load of requests", given, remedy="leave it out")
+    return plan.predicted
+
+
+def _of_a_load(run: MeasuredRun, plan: Plan, request: ServingRequest) -> Predicted:
+    assert plan.predicted is not None, "the plan is feasible"
+    rate, rates = run.requests_per_s, rates_of(plan, request)
     if rate is None and rates is not None:
         rate = _untold_rate(run, rates, mean_output(request.workload))
     if rate is None and rates is None:
@@ -236,15 +243,16 @@ def _predicted(answered: AnsweredRequest, figures: Predicted) -> dict[str, Any]:
     names = FIGURES_OF[answered.plan.kind]
     said = {name: value for name in names if (value := getattr(figures, name)) is not None}
     # What was learned before is taken out again: all runs of a cluster are compared with the same predictions.
-    law = law_of(answered.request)
-    if law is not None:
-        said["step_time_s"] /= law.scale
-    if isinstance(answered.request, ServingRequest):
-        said |= _before_runs(answered.request, answered.plan, said)
-    if isinstance(answered.request, TrainingRequest):
-        said["peak_memory_bytes"] /= implementation_of(answered.request.workload, answered.request.search).memory.scale
+    said |= _RUNS[answered.request.workload.kind].before_runs(answered.request, answered.plan, said)
     smallest = min(group.node.device.memory_bytes for group in answered.request.cluster.groups)
     return said | {"device_memory_bytes": smallest, "overhead_bytes": _overhead_bytes(answered.plan)}
+
+
+def _steps_before_runs(request: TrainingRequest, plan: Plan, said: Mapping[str, float]) -> dict[str, float]:
+    """Return the step time and the memory that are predicted of a plan where no run has been told."""
+    law, memory = law_of(request), implementation_of(request.workload, request.search).memory
+    unscaled = {"peak_memory_bytes": said["peak_memory_bytes"] / memory.scale}
+    return unscaled if law is None else unscaled | {"step_time_s": said["step_time_s"] / law.scale}
 
 
 def _before_runs(request: ServingRequest, plan: Plan, said: Mapping[str, float]) -> dict[str, float]:
@@ -294,9 +302,8 @@ def learned_from(group: RunGroup, runs: Sequence[StoredRun]) -> Calibration | No
     """Return the calibration of a group's runs; None where none says anything under this version of the cost model."""
     read = [(run, json.loads(run.run), json.loads(run.predicted)) for run in runs]
     told = [each for each in read if each[2]["cost_model_version"] == COST_MODEL_VERSION]
-    is_training = any(run.kind == "training" for run, _, _ in told)
-    # No framework of training has the name of a serving engine.
-    taught = _of_training(told) if is_training else _of_serving(group, told)
+    # No framework of training has the name of a serving engine: runs of a group are of one kind.
+    taught = _RUNS[told[0][0].kind].taught(group, told) if told else None
     if taught is None:
         return None
     digests = sorted(stored.digest for stored, _, _ in told)
@@ -368,3 +375,27 @@ def _memory_outcome(run: dict[str, Any], predicted: dict[str, Any]) -> dict[str,
         # Allocators do not count what a process takes beside its tensors.
         outcome, told_bytes = "peak", min(device_bytes, run["peak_memory_bytes"] + predicted["overhead_bytes"])
     return {"outcome": outcome, "median_bytes": float(predicted["peak_memory_bytes"]), "told_bytes": float(told_bytes)}
+
+
+# What differs by the kind of workload that ran.
+
+
+@dataclass(frozen=True, slots=True)
+class KindRuns:
+    """What runs of a kind of workload are compared with, and what they teach.
+
+    at_own_load  the plan's figures at the load that was measured
+    before_runs  those of its figures that runs have moved, as they were before any
+    taught       what runs of a group teach; None where they teach nothing
+    """
+
+    at_own_load: Callable[[MeasuredRun, Plan, Any], Predicted]
+    before_runs: Callable[[Any, Plan, Mapping[str, float]], dict[str, float]]
+    taught: Callable[[RunGroup, Sequence[Told]], dict[str, Any] | None]
+
+
+_RUNS: Mapping[str, KindRuns] = {
+    "training": KindRuns(_of_a_step, _steps_before_runs, lambda group, told: _of_training(told)),
+    "serving": KindRuns(_of_a_load, _before_runs, _of_serving),
+}
+"""Runs by the kind of workload."""

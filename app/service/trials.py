@@ -25,6 +25,7 @@ from meshwright.app.store.runs import RunFilter, RunOutcome, RunRepository
 from meshwright.costmodels.errors import PlanFileError
 from meshwright.solver.answer.layouts import OfWorkers, Workers
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.carried_choices import StageChoices
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, Slo, TrainingRequest
 from meshwright.solver.serving.trials import ServingPlan, ServingTrial
@@ -95,7 +96,7 @@ def write_trials(trials: Sequence[AnyTrial], request: PlanRequest, folder: Path)
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PlanFileError(f"the folder can't be made: {error.strerror}", given=str(place)) from None
-        asked = trial.request if isinstance(trial, ServingTrial) else request
+        asked = _TRIALS[request.workload.kind].asked(trial, request)
         answered = AnsweredRequest(trial.plan, asked)
         write_output(place / PLAN_NAME, json_text(answer_document(answered)) + "\n", what="plan")
         exported = first_export(trial.plan, asked, request.search.launcher)
@@ -115,17 +116,40 @@ def _trial_document(trial: AnyTrial) -> dict[str, Any]:
     predicted = trial.plan.predicted
     assert predicted is not None, "a trial is a feasible plan"
     said: dict[str, Any] = {"plan": trial.plan.digest, "summary": summary_of(trial.plan)}
-    if isinstance(trial, Trial):
-        said |= {"step_time_s": predicted.step_time_s, "chance_out_of_memory": trial.chance_out_of_memory}
-    else:
-        said |= {"devices": trial.plan.devices, "chance_kept": trial.chance_kept}
-        said |= {"ttft_p95_s": predicted.ttft_p95_s, "tpot_p95_s": predicted.tpot_p95_s}
-    return said | {
-        "tokens_per_s": predicted.tokens_per_s,
-        "peak_memory_bytes": predicted.peak_memory_bytes,
-        "expected_regret": trial.expected_regret,
-        "tells": list(trial.tells),
-    }
+    return (
+        said
+        | _TRIALS[trial.plan.kind].figures(trial, predicted)
+        | {
+            "tokens_per_s": predicted.tokens_per_s,
+            "peak_memory_bytes": predicted.peak_memory_bytes,
+            "expected_regret": trial.expected_regret,
+            "tells": list(trial.tells),
+        }
+    )
+
+
+def _training_figures(trial: Trial, predicted: Predicted) -> dict[str, Any]:
+    return {"step_time_s": predicted.step_time_s, "chance_out_of_memory": trial.chance_out_of_memory}
+
+
+def _serving_figures(trial: ServingTrial, predicted: Predicted) -> dict[str, Any]:
+    latencies = {"ttft_p95_s": predicted.ttft_p95_s, "tpot_p95_s": predicted.tpot_p95_s}
+    return {"devices": trial.plan.devices, "chance_kept": trial.chance_kept, **latencies}
+
+
+@dataclass(frozen=True, slots=True)
+class KindTrials:
+    """The request that a trial of a kind of workload answers, given that of all, and the figures that are its kind's own."""
+
+    asked: Callable[[Any, PlanRequest], PlanRequest]
+    figures: Callable[[Any, Predicted], dict[str, Any]]
+
+
+_TRIALS: Mapping[str, KindTrials] = {
+    "training": KindTrials(lambda trial, request: request, _training_figures),
+    "serving": KindTrials(lambda trial, request: trial.request, _serving_figures),
+}
+"""Trials by the kind of workload."""
 
 
 def summary_of(plan: Plan) -> str:

@@ -171,6 +171,9 @@ FIGURES_OF = {
 }
 """The figures that runs of each kind of plan have."""
 
+TOLD_OF = {"training": (), "serving": ("requests_per_s",)}
+"""What is told beside them of how each kind ran."""
+
 
 def figure_names() -> tuple[str, ...]:
     """Return the names of all figures, in the order of the record."""

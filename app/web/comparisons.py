@@ -35,7 +35,7 @@ from meshwright.app.web.schemas import job_address
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.table import launcher_of
+from meshwright.solver.problem.launchers.table import LAUNCHERS_OF
 
 router = APIRouter(prefix="/v1/comparisons", tags=["plans"])
 
@@ -152,9 +152,7 @@ def _planned_row(words: str, text: str) -> dict[str, Any]:
 def _launcher(request: Mapping[str, Any]) -> Launcher | None:
     """The launcher that starts a plan of a request document; None for an engine that nothing here exports to."""
     search = request["search"]
-    if request["workload"]["kind"] == "serving":
-        return launcher_of(ServingEngine(search["engine"]))
-    return Launcher(search["launcher"])
+    return LAUNCHERS_OF[request["workload"]["kind"]].named(Launcher(search["launcher"]), ServingEngine(search["engine"]))
 
 
 def _words(cluster: dict[str, Any] | str, number: int) -> str:

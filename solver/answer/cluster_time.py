@@ -19,7 +19,7 @@ from meshwright.costmodels.units import OverTime
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Band, CalibrationUse, Certificate, Predicted
 from meshwright.solver.answer.timed_words import TimedWords
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.problem.request import Asked, PlanRequest, TrainingRequest
 
 DEVICES = "devices"
 """The unit of an objective that is no time; those in seconds, USD and joules of a step grow."""
@@ -29,23 +29,23 @@ LOW, HIGH = 0.05, 0.95
 
 
 def law_of(request: PlanRequest) -> TimeLaw | None:
-    """Return what runs told of the times of a training request; None where nothing was learned."""
-    learned = run_calibration(request.calibrations) if isinstance(request, TrainingRequest) else None
+    """Return what runs told of the times of steps; None where nothing was learned."""
+    learned = run_calibration(request.calibrations)
     return None if learned is None or LATENCY in learned.document else time_law(learned)
 
 
-def confident_factor(request: TrainingRequest) -> float:
+def confident_factor(request: PlanRequest) -> float:
     """Return how many times the cost model's step time a measured one takes at most, with the confidence of the SLO: by the law
     of runs on this hardware, or by that of all frameworks and clusters where none was reported."""
     return (law_of(request) or UNMEASURED_TIME).factor(request.slo.confidence)
 
 
-def in_model_time(request: PlanRequest) -> PlanRequest:
-    """Return a training request with its targets in the cost model's time, such that they hold with the SLO's confidence: to
+def in_model_time(request: Asked) -> Asked:
+    """Return the request with its targets of a step in the cost model's time, such that they hold with the SLO's confidence: to
     the search a shorter step. Those of serving are brought into simulated time where they are judged."""
     slo = request.slo
     longest_s, least, most = slo.max_step_time_s, slo.min_tokens_per_s, slo.max_cost_per_million_tokens
-    if not isinstance(request, TrainingRequest) or not request.longest_steps_s:
+    if not request.longest_steps_s:
         return request
     factor = confident_factor(request)
     in_time = replace(
@@ -57,12 +57,10 @@ def in_model_time(request: PlanRequest) -> PlanRequest:
     return replace(request, slo=in_time)
 
 
-def in_cluster_time(plan: Plan, request: PlanRequest) -> Plan:
+def in_cluster_time(plan: Plan, request: TrainingRequest) -> Plan:
     """Return the plan with its figures and sentences in the cluster's time, with the bands that runs tell and a note that says
     so."""
     law = law_of(request)
-    if not isinstance(request, TrainingRequest):
-        return plan
     if law is None:
         return cast(Plan, _told(plan, 1.0, confident_factor(request)))
     learned = run_calibration(request.calibrations)

@@ -5,7 +5,7 @@ Inside, a plan has a layout of one form (`solver.answer.layouts`). Its document 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import MappingProxyType
@@ -28,7 +28,7 @@ def record_of(plan: Plan) -> PlanRecord:
 def plan_of(record: PlanRecord) -> Plan:
     """Return the plan of a document; raises PlanFileError where its fields are of several forms, or not enough for one."""
     own = {each.name: getattr(record, each.name) for each in fields(Plan) if each.name != "layout"}
-    plan = Plan(**own, layout=_training_layout(record) if record.kind == "training" else serving_layout(record))
+    plan = Plan(**own, layout=_LAYOUT_OF[record.kind](record))
     back = record_of(plan)
     lost = [each.name for each in fields(record) if getattr(record, each.name) != getattr(back, each.name, None)]
     if lost:
@@ -94,6 +94,12 @@ def serving_layout(record: PlanRecord) -> layouts.ServingLayout | None:
         if found is not None:
             return found
     return _replicas(record)
+
+
+_LAYOUT_OF: Mapping[str, Callable[[PlanRecord], layouts.Layout | None]] = MappingProxyType(
+    {"training": _training_layout, "serving": serving_layout}
+)
+"""What reads the layout of each kind of workload."""
 
 
 def _flat_serving(record: Any, written: Mapping[str, Any]) -> dict[str, Any]:

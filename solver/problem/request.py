@@ -7,9 +7,9 @@ digest of the request, so a change of a default is a change of schema version.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import ClassVar, Literal, TypeVar
 
 from meshwright.costmodels.calibration.calibration import Calibration
 from meshwright.costmodels.calibration.from_runs import DEFAULT_CONFIDENCE, Confidence
@@ -136,9 +136,14 @@ class ServingWorkload:
     experts            how tokens spread over routed experts, and copies of hot ones
     speculation        drafted tokens that steps verify, how many are kept, and what they cost; None drafts nothing
     router             how requests reach equal replicas; a trace that says random is dealt out round robin
+
+    It has no implementation but its engine's, and no run that ends.
     """
 
     __pydantic_config__ = STRICT_RECORD
+
+    implementation: ClassVar[None] = None
+    run_tokens: ClassVar[None] = None
 
     kind: Literal["serving"]
     arrivals: Arrivals
@@ -309,8 +314,18 @@ class ServingRequest:
     def __post_init__(self) -> None:
         _require_targets_of(self.slo, self.workload)
 
+    @property
+    def longest_steps_s(self) -> dict[str, float]:
+        """None: no target of serving is one of a step."""
+        return {}
+
 
 PlanRequest = TrainingRequest | ServingRequest
+
+Asked = TypeVar("Asked", bound=PlanRequest)
+
+REQUESTS: Mapping[str, type[PlanRequest]] = {"training": TrainingRequest, "serving": ServingRequest}
+"""The request of each kind of workload."""
 
 
 def plan_request(
@@ -323,10 +338,9 @@ def plan_request(
     search: Search,
     calibrations: tuple[Calibration, ...] = (),
 ) -> PlanRequest:
-    """Return the request of a workload of either kind. Raises WorkloadError for parts that do not go together."""
-    if isinstance(workload, TrainingWorkload):
-        return TrainingRequest(model, cluster, workload, slo, objective, search, calibrations)
-    return ServingRequest(model, cluster, workload, slo, objective, search, calibrations)
+    """Return the request of a workload, of its kind. Raises WorkloadError for parts that do not go together."""
+    request: Callable[..., PlanRequest] = REQUESTS[workload.kind]
+    return request(model, cluster, workload, slo, objective, search, calibrations)
 
 
 _TARGETS = {

@@ -12,7 +12,7 @@ from meshwright.costmodels.units import DType
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Reason
 from meshwright.solver.problem.choice import SERVING
-from meshwright.solver.problem.request import PlanRequest, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals, FixedLength, ScheduleArrivals, TraceArrivals
 from meshwright.solver.serving.nearest import shares_taken
 from meshwright.solver.suggestions import (
@@ -25,6 +25,8 @@ from meshwright.solver.suggestions import (
     rounded,
     with_targets,
 )
+
+Change = RequestChange[ServingRequest]
 
 RELAXED = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
 """Targets that are tried for a better plan, over those of the request."""
@@ -50,7 +52,7 @@ ROOM_FOR_OTHERS = 2.0
 LATE_ALONE = ("p95_ttft", "p95_tpot")
 """Constraints that a request misses even alone."""
 
-Solve = Callable[[PlanRequest], Plan]
+Solve = Callable[[ServingRequest], Plan]
 """What answers another request, in bounded work."""
 
 TARGETS = ("p95_ttft_ms", "p95_tpot_ms")
@@ -65,7 +67,7 @@ NARROWER = {DType.FP32: (DType.BF16, DType.FP8), DType.BF16: (DType.FP8, DType.F
 """Precisions that are tried in turn; of fp8 that is fp4."""
 
 
-def serving_changes(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[RequestChange]]:
+def serving_changes(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[Change]]:
     """Yield ladders of changes, those that cost nothing first; ``solve`` answers another request, in bounded work."""
     yield from restrictions_lifted(request, SERVING)
     # A request that is late alone is late on more nodes and among fewer others, unless it may take longer.
@@ -84,7 +86,7 @@ def serving_changes(request: ServingRequest, reason: Reason, solve: Solve) -> It
     yield tuple(_shorter(request))
 
 
-def serving_improvements(request: ServingRequest) -> Iterator[Sequence[RequestChange]]:
+def serving_improvements(request: ServingRequest) -> Iterator[Sequence[Change]]:
     """Yield ladders of changes that may make a plan better: less confidence, a looser target, what takes fewer bytes."""
     yield from restrictions_lifted(request, SERVING)
     targets = {name: value for name in TARGETS if (value := getattr(request.slo, name)) is not None}
@@ -102,15 +104,14 @@ def is_tight(plan: Plan) -> bool:
     return max((chance or 0.0 for chance in missed), default=0.0) > 1.0 - SURE[0]
 
 
-def surer_targets(request: ServingRequest) -> tuple[RequestChange, ...]:
+def surer_targets(request: ServingRequest) -> tuple[Change, ...]:
     """The ladder of the request with a tight plan whose targets are kept more surely."""
     return tuple(_confident(request, confidence) for confidence in SURE if confidence > request.slo.confidence)
 
 
-def surer_beside(surer: RequestChange) -> Iterator[Sequence[RequestChange]]:
+def surer_beside(surer: Change) -> Iterator[Sequence[Change]]:
     """Yield ladders of what may make a sure plan better: restrictions lifted, and what takes fewer bytes."""
     request = surer.request
-    assert isinstance(request, ServingRequest), "a change keeps the kind of its request"
     for ladder in (*restrictions_lifted(request, SERVING), tuple(_narrower(request))):
         yield tuple(beside(surer, each) for each in ladder)
 
@@ -131,7 +132,7 @@ def reached_by_serving(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _reached_targets(request: ServingRequest) -> Iterator[RequestChange]:
+def _reached_targets(request: ServingRequest) -> Iterator[Change]:
     """The targets moved to what the nearest layout takes at the load asked for; none where no layout keeps up with it, or that
     takes so much longer that nobody would have it (`RELAXED`)."""
     shares = shares_taken(request) or (0.0, 0.0)
@@ -147,7 +148,7 @@ def _reached_targets(request: ServingRequest) -> Iterator[RequestChange]:
             yield with_targets(request, moved)
 
 
-def _moved_targets(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[RequestChange]]:
+def _moved_targets(request: ServingRequest, reason: Reason, solve: Solve) -> Iterator[Sequence[Change]]:
     """Targets that a request misses even alone, moved to what is reached at the load asked for, and moved until a request alone
     keeps them with room for others; where the load is too much for that, beside more devices or a lower load."""
     reached = tuple(_reached_targets(request))
@@ -163,12 +164,11 @@ def _moved_targets(request: ServingRequest, reason: Reason, solve: Solve) -> Ite
             return
         left = plan.reason
     if left.constraint in LOADS:
-        assert isinstance(change.request, ServingRequest), "a change keeps the kind of its request"
         yield tuple(beside(change, more) for more in _enough_devices(change.request, left))
         yield tuple(beside(change, less) for less in _less_load(change.request, left))
 
 
-def _enough_devices(request: ServingRequest, reason: Reason) -> tuple[RequestChange, ...]:
+def _enough_devices(request: ServingRequest, reason: Reason) -> tuple[Change, ...]:
     """More devices; for a load so many times what all devices keep up with, about so many times as many."""
     if reason.constraint not in LOADS or reason.have <= 0.0:
         return more_devices(request)
@@ -176,13 +176,13 @@ def _enough_devices(request: ServingRequest, reason: Reason) -> tuple[RequestCha
     return more_devices(request, sizes=[math.ceil(about * factor) for factor in ABOUT])
 
 
-def _confident(request: ServingRequest, confidence: float) -> RequestChange:
+def _confident(request: ServingRequest, confidence: float) -> Change:
     slo = replace(request.slo, confidence=confidence)
     words = f"slo.confidence {confidence:g} instead of {request.slo.confidence:g}"
     return RequestChange(words, {"slo.confidence": json.dumps(confidence)}, replace(request, slo=slo))
 
 
-def _narrower(request: ServingRequest) -> Iterator[RequestChange]:
+def _narrower(request: ServingRequest) -> Iterator[Change]:
     """Formats of fewer bits: of the cache first, then of products and weights, whose stored format follows."""
     workload = request.workload
     if workload.kv_dtype is not DType.FP8 and workload.precision is not DType.FP8:
@@ -195,7 +195,7 @@ def _narrower(request: ServingRequest) -> Iterator[RequestChange]:
         yield _working(request, words, changes)
 
 
-def _less_load(request: ServingRequest, reason: Reason) -> Iterator[RequestChange]:
+def _less_load(request: ServingRequest, reason: Reason) -> Iterator[Change]:
     """Fewer requests a second, or fewer clients; a trace or a schedule is what it is."""
     arrivals = request.workload.arrivals
     if isinstance(arrivals, TraceArrivals | ScheduleArrivals):
@@ -222,7 +222,7 @@ def _less_load(request: ServingRequest, reason: Reason) -> Iterator[RequestChang
         )
 
 
-def _shorter(request: ServingRequest) -> Iterator[RequestChange]:
+def _shorter(request: ServingRequest) -> Iterator[Change]:
     """Shorter prompts and answers, where their lengths are fixed."""
     workload = request.workload
     for by in SHORTER:
@@ -238,6 +238,6 @@ def _shorter(request: ServingRequest) -> Iterator[RequestChange]:
             yield RequestChange(words, values, replace(request, workload=replace(workload, **fixed)))
 
 
-def _working(request: ServingRequest, words: str, changes: Mapping[str, Any]) -> RequestChange:
+def _working(request: ServingRequest, words: str, changes: Mapping[str, Any]) -> Change:
     values = {f"workload.{name}": json.dumps(value) for name, value in changes.items()}
     return RequestChange(words, values, replace(request, workload=replace(request.workload, **changes)))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.control import ignore_progress, never_stop
-from meshwright.solver.problem.request import PlanRequest, ServingRequest
+from meshwright.solver.problem.request import ServingRequest
 from meshwright.solver.serving.engines.engine import Engine
 from meshwright.solver.serving.engines.traffic import Share
 from meshwright.solver.serving.planning import asked_of, require_servable
@@ -20,6 +20,8 @@ from meshwright.solver.serving.promise.candidates import MAX_UTILISATION, Candid
 from meshwright.solver.serving.promise.question import Question, Refused, expected_strain, ordering_candidate, usable_candidates
 from meshwright.solver.serving.workers.goodput import expected_rate
 from meshwright.solver.suggestions import RequestChange
+
+Change = RequestChange[ServingRequest]
 
 NEAREST = 3
 """Layouts that are looked at: with three, each change for seeds 0 to 19 of benchmarks/advice.py is reached."""
@@ -29,23 +31,22 @@ FAR = 0.5
 (`solver.serving.workers.goodput` begins with rates that far apart)."""
 
 
-def among_nearest(ladders: Iterable[Iterable[RequestChange]]) -> Iterator[Iterator[RequestChange]]:
+def among_nearest(ladders: Iterable[Iterable[Change]]) -> Iterator[Iterator[Change]]:
     """Yield the ladders with each change to be solved among its nearest layouts, without those that are expected to be far from
     keeping what they ask."""
     for ladder in ladders:
         yield (near for change in ladder if (near := _near(change)) is not None)
 
 
-def _near(change: RequestChange) -> RequestChange | None:
+def _near(change: Change) -> Change | None:
     """The change among its nearest layouts, as it is where a plan of it was met; None where it is far from what it asks."""
     near = change.request if change.is_met else nearest_to(change.request)
     return None if near is None else replace(change, request=near)
 
 
-def nearest_to(request: PlanRequest) -> ServingRequest | None:
+def nearest_to(request: ServingRequest) -> ServingRequest | None:
     """Return the request that names its layouts of the highest loads within the targets, as the analytic model expects them;
     None where not even `FAR` of the load is expected of any. What can't be planned at all is returned as it is."""
-    assert isinstance(request, ServingRequest), "a change keeps the kind of its request"
     with calibrations_in_force(request.calibrations):
         try:
             require_servable(request)

@@ -117,10 +117,7 @@ def explain(request: TrainingRequest, plan: Plan, name: str) -> tuple[Explanatio
             allowed="plans with one layout for all replicas and stages",
         )
     if not isinstance(layout, Uniform):
-        raise PlanFileError(
-            "only training plans that were found have shardings to explain",
-            given=f"{plan.kind} plan" if plan.kind == "serving" else "a plan without stages",
-        )
+        raise PlanFileError("only training plans that were found have shardings to explain", given=f"{plan.kind} plan")
     request = arranged(request, arrangement_of(layout.placement))
     return tuple(_Explainer(request, layout, block, operator).explanation() for block, operator in operators)
 

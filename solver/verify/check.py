@@ -6,10 +6,22 @@ Each form of a serving plan has rules of its own, by its layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
-from meshwright.solver.answer.layouts import ByGroup, Kinds, Pools, Replicas, ServingLayout, Stagewise, Switched, Uniform
+from meshwright.solver.answer.layouts import (
+    ByGroup,
+    Kinds,
+    Layout,
+    Pools,
+    Replicas,
+    ServingLayout,
+    Stagewise,
+    Switched,
+    TrainingLayout,
+    Uniform,
+)
 from meshwright.solver.answer.pipeline_plan import PipelinePlan
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Certificate, Status
@@ -75,15 +87,20 @@ def check(
     the search and rules of the launcher; memory, time and frontier. A group whose predecessor is broken is not looked at, since
     its figures would have no meaning.
     """
-    counted = Counted(plan, space_rules, subjects)
+    rules = WORKLOADS[request.workload.kind]
+    counted = Counted(plan, space_rules, subjects, claims_no_bound=rules.may_be_given)
     broken = counted.of(number_violations(plan)) or counted.of(answer_violations(plan, request))
     if broken or plan.layout is None:
         return broken
     broken = counted.of(order_violations(plan, request))
-    if broken:
-        return broken
-    if isinstance(request, ServingRequest):
-        return _first_broken(_SERVING, plan, request, counted)
+    return broken or rules.broken(plan, request, counted)
+
+
+def _broken_by_serving(plan: Plan, request: ServingRequest, counted: Counted) -> tuple[Violation, ...]:
+    return _first_broken(_SERVING, plan, request, counted)
+
+
+def _broken_by_training(plan: Plan, request: TrainingRequest, counted: Counted) -> tuple[Violation, ...]:
     request = ordered_request(plan, request)
     layout = plan.layout
     if isinstance(layout, ByGroup):
@@ -127,6 +144,29 @@ _TRAINING = (
 _SERVING = ((workers_violations,), (interactivity_violations,))
 
 
+@dataclass(frozen=True, slots=True)
+class WorkloadRules:
+    """What is checked of the plans of a kind of workload.
+
+    layouts       types of their layouts
+    may_be_given  True where a plan that was only predicted claims no bound, and has a layout where it exceeds a limit
+    broken        the rules that a plan breaks, after those of any plan
+    """
+
+    layouts: tuple[type[Layout], ...]
+    may_be_given: bool
+    broken: Callable[[Plan, Any, Counted], tuple[Violation, ...]]
+
+
+WORKLOADS: Mapping[str, WorkloadRules] = MappingProxyType(
+    {
+        "training": WorkloadRules(get_args(TrainingLayout), True, _broken_by_training),
+        "serving": WorkloadRules(get_args(ServingLayout), False, _broken_by_serving),
+    }
+)
+"""Rules by the kind of workload."""
+
+
 # The claims of an answer about itself: its kind, its parts, its certificate, its reason.
 
 
@@ -135,7 +175,8 @@ def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
     if plan.kind != request.workload.kind:
         yield Violation(Rule.KIND, "plan.kind", f"{plan.kind} answers a {request.workload.kind} request")
         return
-    if plan.layout is not None and isinstance(plan.layout, Uniform | ByGroup | Stagewise) != (plan.kind == "training"):
+    rules = WORKLOADS[plan.kind]
+    if plan.layout is not None and not isinstance(plan.layout, rules.layouts):
         yield Violation(Rule.KIND, "plan.kind", f"{plan.kind}, its layout is {type(plan.layout).__name__.lower()}")
         return
     if plan.model != request.model.name:
@@ -146,7 +187,7 @@ def answer_violations(plan: Plan, request: PlanRequest) -> Iterator[Violation]:
             yield Violation(Rule.ANSWER, "plan.reason", "a feasible plan has no reason why there is none")
         yield from _feasible_certificate(plan)
         yield from _objective_violations(plan, request)
-    elif plan.kind == "training" and plan.layout is not None:
+    elif rules.may_be_given and plan.layout is not None:
         yield from _missing_parts(plan)
         yield from _exceeding_certificate(plan)
         yield from _reason_violations(plan)

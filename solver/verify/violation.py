@@ -166,10 +166,10 @@ class SpaceRules(StrEnum):
 class Counted:
     """The violations of a plan that count, and the limits of the request that it exceeds."""
 
-    def __init__(self, plan: Plan, space_rules: SpaceRules, subjects: Collection[Subject]):
+    def __init__(self, plan: Plan, space_rules: SpaceRules, subjects: Collection[Subject], *, claims_no_bound: bool):
         self._plan = plan
-        # A search always proves some bound; a training plan that was only predicted claims none.
-        given = plan.kind == "training" and plan.certificate.bound is None
+        # A search always proves some bound; a plan of a kind that claims none where it was only predicted is free.
+        given = claims_no_bound and plan.certificate.bound is None
         self._is_free = given and space_rules is SpaceRules.OF_SEARCHED_PLANS
         self._subjects = frozenset(subjects)
         self._exceeded: set[str] = set()

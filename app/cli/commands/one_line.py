@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from meshwright.app.service.trials import (
 from meshwright.costmodels.errors import InvalidInputError, ModelError
 from meshwright.costmodels.units import GIB
 from meshwright.solver.answer.plan import Plan
-from meshwright.solver.problem.request import PlanRequest, TrainingRequest
+from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 from meshwright.solver.serving.trials import ServingTrial
 from meshwright.solver.training.report.trials import MOST_TRIALS, Trial
 
@@ -195,11 +196,19 @@ def _found(request: PlanRequest, plan: Plan, settings: Settings, *, use_store: b
 
 def _ordered(request: PlanRequest, plan: Plan, engine: Engine | None) -> tuple[AnyTrial, ...]:
     """The trials of a request in order; with a database without those whose runs it holds."""
-    from meshwright.app.base.solving import serving_trials_here, trials_here
+    return _TRIALS[request.workload.kind].ordered(request, plan, engine)
 
-    if isinstance(request, TrainingRequest):
-        trials = under_digests(trials_here(request, plan, most=MOST_TRIALS))
-        return trials if engine is None else not_yet_run(trials, request, engine)
+
+def _training_trials(request: TrainingRequest, plan: Plan, engine: Engine | None) -> tuple[Trial, ...]:
+    from meshwright.app.base.solving import trials_here
+
+    trials = under_digests(trials_here(request, plan, most=MOST_TRIALS))
+    return trials if engine is None else not_yet_run(trials, request, engine)
+
+
+def _serving_trials(request: ServingRequest, plan: Plan, engine: Engine | None) -> tuple[ServingTrial, ...]:
+    from meshwright.app.base.solving import serving_trials_here
+
     has_kept = outcomes_of(request, engine) if engine is not None else lambda each: None
     return under_serving_digests(serving_trials_here(request, plan, most=MOST_TRIALS, has_kept=has_kept))
 
@@ -208,7 +217,7 @@ def _print(trials: tuple[AnyTrial, ...], folder: Path | None) -> None:
     if not trials:
         tell("Every plan that was worth a trial has run.")
     for number, trial in enumerate(trials, start=1):
-        for line in _serving_lines(number, trial) if isinstance(trial, ServingTrial) else _training_lines(number, trial):
+        for line in _TRIALS[trial.plan.kind].lines(number, trial):
             tell(line)
         for sentence in trial.tells:
             tell(f"   {sentence}")
@@ -235,3 +244,18 @@ def _serving_lines(number: int, trial: ServingTrial) -> tuple[str, str]:
         f"{number}. {summary_of(trial.plan)}: {predicted.tokens_per_s:,.0f} tokens/s on {devices}",
         f"   {trial.chance_kept:.0%} chance to keep the targets; regret of the best so far {trial.expected_regret:.1%}",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class KindTrials:
+    """The trials of a request of a kind of workload in order, and the lines that are printed of one."""
+
+    ordered: Callable[[Any, Plan, Engine | None], tuple[AnyTrial, ...]]
+    lines: Callable[[int, Any], Iterable[str]]
+
+
+_TRIALS: Mapping[str, KindTrials] = {
+    "training": KindTrials(_training_trials, _training_lines),
+    "serving": KindTrials(_serving_trials, _serving_lines),
+}
+"""Trials by the kind of workload."""

@@ -19,7 +19,7 @@ from meshwright.app.base.settings import Settings
 from meshwright.app.base.solving import predict_at_rate, predict_here, solve_here
 from meshwright.app.cli.commands.exits import Output, print_json, say
 from meshwright.app.cli.commands.stored_plans import is_readable, open_store
-from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, print_plan
+from meshwright.app.cli.pages.plan_page import NextStep, print_plan
 from meshwright.app.pictures.files import Picture, check_pictures, write_pictures
 from meshwright.app.requests.changes import as_changes, changed_request
 from meshwright.app.requests.digests import KeyedRequest, keyed_request, plan_text
@@ -37,7 +37,8 @@ from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.predicted import Predicted
 from meshwright.solver.problem.choices import FrontierScope
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
+from meshwright.solver.problem.launchers.table import asked_launcher
+from meshwright.solver.problem.request import PlanRequest, ServingRequest
 
 if TYPE_CHECKING:
     from meshwright.solver.serving.explain import LayoutExplanation
@@ -224,26 +225,18 @@ def _check_name(request: PlanRequest, explain: str | None) -> None:
     """Refuse to explain what isn't there before anything is solved."""
     if explain is None:
         return
-    if isinstance(request, TrainingRequest):
-        from meshwright.solver.training.explain import named_operators
+    from meshwright.solver.api import require_named
 
-        named_operators(request.model, explain)
-    else:
-        from meshwright.solver.serving.explain import named_layouts
-
-        named_layouts(request, explain)
+    require_named(request, explain)
 
 
 def _explained(request: PlanRequest, plan: Plan, explain: str | None) -> Explanations:
     """Explanations of an operator or of layouts; none where none was asked for, or a training plan has no layout."""
     if explain is None:
         return ()
-    from meshwright.solver.api import explain as explain_operator
-    from meshwright.solver.api import explain_serving
+    from meshwright.solver.api import explain as explain_named
 
-    if not isinstance(request, TrainingRequest):
-        return explain_serving(request, plan, explain)
-    return explain_operator(request, plan, explain) if plan.layout is not None else ()
+    return explain_named(request, plan, explain)
 
 
 def _explanation_field(explained: Explanations) -> dict[str, object]:
@@ -313,7 +306,7 @@ def export_command(source: str, answered: AnsweredRequest) -> str | None:
     where nothing can."""
     from meshwright.app.launching.exporters import first_export
 
-    preferred = default_launcher(answered.request)
+    preferred = asked_launcher(answered.request)
     exported = None if preferred is None else first_export(answered.plan, answered.request, preferred)
     return None if exported is None else f"meshwright export {shell_word(source)} --to {exported.launcher}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,14 @@ from rich.table import Table
 from meshwright.app.base.console import indented, plain
 from meshwright.app.base.errors import DocumentError
 from meshwright.app.base.figures import counted
-from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, ending, need_and_have, question
+from meshwright.app.cli.pages.plan_page import NextStep, ending, need_and_have, question
 from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.requests.several_clusters import cluster_row, known_figures, row_without_plan
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.launchers.table import asked_launcher
+from meshwright.solver.problem.request import ServingRequest, TrainingRequest
 from meshwright.solver.problem.serving_load import ClosedArrivals
 
 
@@ -55,14 +56,14 @@ class ClusterRow:
         """The row as JSON."""
         if isinstance(self.answer, InvalidInputError):
             return row_without_plan(self.words, str(self.answer))
-        return cluster_row(self.words, plan_document(self.answer.plan), default_launcher(self.answer.request))
+        return cluster_row(self.words, plan_document(self.answer.plan), asked_launcher(self.answer.request))
 
 
 def print_clusters(console: Console, rows: Sequence[ClusterRow], not_tried: Sequence[str], next_step: NextStep) -> None:
     """Print the table of rows that are in order, why some have no plan, what was not tried, and what to do next."""
     first = next(row.answer for row in rows if isinstance(row.answer, AnsweredRequest))
     request = first.request
-    launcher = default_launcher(request)
+    launcher = asked_launcher(request)
     with_it = "" if launcher is None else f", with {launcher}"
     on = counted(len(rows), "cluster")
     console.print(plain(f"{question(first.plan, request, on=on)}{with_it}; by {_OBJECTIVE[request.objective]}", style="bold"))
@@ -134,10 +135,20 @@ def _key(answer: AnsweredRequest) -> str:
     request = answer.request
     energy = f"J: {answer.plan.certificate.unit}. " if request.objective is Objective.ENERGY else ""
     money = f"{energy}USD/h: list price of the devices used. gap: how far from optimal at most."
-    if isinstance(request, TrainingRequest):
-        run = "" if request.workload.run_tokens is None else f"run, USD: of {request.workload.run_tokens:,} tokens. "
-        return f"OOM: chance to run out of memory. {run}{money}"
+    return f"{_KEYS[request.workload.kind](request)}. {money}"
+
+
+def _training_key(request: TrainingRequest) -> str:
+    run = "" if request.workload.run_tokens is None else f". run, USD: of {request.workload.run_tokens:,} tokens"
+    return f"OOM: chance to run out of memory{run}"
+
+
+def _serving_key(request: ServingRequest) -> str:
     figures = "TTFT and TPOT: 95th percentiles"
     if request.objective is Objective.THROUGHPUT and not isinstance(request.workload.arrivals, ClosedArrivals):
         figures += ", at the highest rate at which the cluster keeps the targets, or keeps up"
-    return f"{figures}. {money}"
+    return figures
+
+
+_KEYS: Mapping[str, Callable[[Any], str]] = {"training": _training_key, "serving": _serving_key}
+"""What the columns are, by the kind of workload."""

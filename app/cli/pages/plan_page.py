@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich import box
 from rich.box import SIMPLE_HEAD
@@ -61,8 +61,7 @@ from meshwright.solver.answer.pipeline_plan import placement_of
 from meshwright.solver.answer.plan import FrontierPoint, Interactivity, Plan
 from meshwright.solver.answer.predicted import USD_PER_MILLION_TOKENS, Predicted, Reason, TimeBreakdown
 from meshwright.solver.answer.stage import Stage
-from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective, TpOverlap
-from meshwright.solver.problem.launchers.table import launcher_of
+from meshwright.solver.problem.choices import FrontierScope, Objective, TpOverlap
 from meshwright.solver.problem.request import (
     Arrivals,
     PlanRequest,
@@ -120,19 +119,23 @@ def print_plan(
 
 def question(plan: Plan, request: PlanRequest, *, on: str) -> str:
     """Return the model, the devices that it is planned on and the work, as the first line of a page says them."""
-    work = request.workload
-    if isinstance(work, TrainingWorkload):
-        asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
-        if work.mtp_layers:
-            asked += f", {counted(work.mtp_layers, 'layer')} beside the head for more tokens"
-        if work.adapter is not None:
-            asked += f", {work.adapter.in_words}"
-        if work.lengths is not None:
-            asked += f", {work.lengths.fill.value} with documents of {work.lengths.mean_tokens:,.0f} tokens on average"
-    else:
-        asked = f"serving in {_formats(work)}, {_arrivals(work.arrivals)}{_DEALT[work.router]}"
     model = f"{plan.model or request.model.name} ({parameters_in_words(request.model)})"
-    return f"{model} on {on}: {asked}"
+    return f"{model} on {on}: {_PAGES[request.workload.kind].work(request.workload)}"
+
+
+def _training_work(work: TrainingWorkload) -> str:
+    asked = f"training in {work.precision}, {work.global_batch:,} sequences of {work.seq_len:,} tokens a step"
+    if work.mtp_layers:
+        asked += f", {counted(work.mtp_layers, 'layer')} beside the head for more tokens"
+    if work.adapter is not None:
+        asked += f", {work.adapter.in_words}"
+    if work.lengths is not None:
+        asked += f", {work.lengths.fill.value} with documents of {work.lengths.mean_tokens:,.0f} tokens on average"
+    return asked
+
+
+def _serving_work(work: ServingWorkload) -> str:
+    return f"serving in {_formats(work)}, {_arrivals(work.arrivals)}{_DEALT[work.router]}"
 
 
 def _formats(work: ServingWorkload) -> str:
@@ -183,14 +186,14 @@ def _feasible(
             *([plain(_money(plan))] if request.objective is Objective.COST else []),
             *([] if (run := run_in_words(plan, request)) is None else [plain(run)]),
             plain(certificate_in_words(plan, request)),
-            *_idle(plan, request),
+            *_PAGES[request.workload.kind].idle(plan, request),
             *([plain(f"Space: {plan.certificate.space}", style="dim")] if full else []),
             *([plain(operators_in_words(plan.certificate), style="dim")] if full and plan.certificate.operator_solvers else []),
         ),
         *_layout_parts(plan),
         *_choices(plan),
         *memory_at_risk(plan.predicted),
-        *_targets_at_risk(plan.predicted, request),
+        *_PAGES[request.workload.kind].at_risk(plan.predicted, request),
     ]
     breakdown = placement_of(plan).breakdown
     if breakdown is not None:
@@ -198,10 +201,10 @@ def _feasible(
     return [*parts, *beside_the_plan(plan, request, next_step, full=full)]
 
 
-def _idle(plan: Plan, request: PlanRequest) -> list[Text]:
-    """The devices that a plan of training leaves idle, where it does: those after the ones that it uses."""
+def _idle(plan: Plan, request: TrainingRequest) -> list[Text]:
+    """The devices that a plan leaves idle, where it does: those after the ones that it uses."""
     of_all = request.cluster.n_devices
-    if not isinstance(request, TrainingRequest) or plan.devices == of_all or request.search.idle_groups:
+    if plan.devices == of_all or request.search.idle_groups:
         return []
     per_node = request.cluster.groups[0].node.devices_per_node
     unit, size = ("devices", 1) if plan.devices % per_node else ("nodes", per_node)
@@ -211,7 +214,7 @@ def _idle(plan: Plan, request: PlanRequest) -> list[Text]:
 def _speeds(plan: Plan, request: PlanRequest, at_asked: Predicted | None) -> list[Text]:
     """What was asked first: figures at the rate that was named, then at the highest, which the rest of the page is about."""
     assert plan.predicted is not None
-    devices = plan.devices if isinstance(request, ServingRequest) else None
+    devices = plan.devices if _PAGES[request.workload.kind].says_devices else None
     is_feasible, rates = plain("Feasible: ", style="bold green"), rates_of(plan, request)
     whole = speed_in_words(plan.predicted, devices=devices)
     if at_asked is None or rates is None:
@@ -224,11 +227,9 @@ def _speeds(plan: Plan, request: PlanRequest, at_asked: Predicted | None) -> lis
     ]
 
 
-def _targets_at_risk(predicted: Predicted, request: PlanRequest) -> list[RenderableType]:
-    """The targets of a plan, that at most risk first: median, what is promised, and of serving the chance to miss it."""
+def _latencies_at_risk(predicted: Predicted, request: ServingRequest) -> list[RenderableType]:
+    """The targets of a plan, that at most risk first: median, what is promised, and the chance to miss it."""
     slo = request.slo
-    if isinstance(request, TrainingRequest):
-        return _step_at_risk(predicted, request)
     told = (
         ("P95 TTFT", slo.p95_ttft_ms, predicted.ttft_p95_s, predicted.ttft_promised_s, predicted.chance_ttft_missed),
         ("P95 TPOT", slo.p95_tpot_ms, predicted.tpot_p95_s, predicted.tpot_promised_s, predicted.chance_tpot_missed),
@@ -369,7 +370,7 @@ def need_and_have(reason: Reason, request: PlanRequest) -> str:
     """Return what the tightest constraint needs and what there is, in its unit; of a time what it takes and what is allowed, of
     a cost the same in money, of the whole run where its tokens are known."""
     if reason.unit == USD_PER_MILLION_TOKENS:
-        run_tokens = request.workload.run_tokens if isinstance(request, TrainingRequest) else None
+        run_tokens = request.workload.run_tokens
         runs, unit = (1.0, f" {reason.unit}") if run_tokens is None else (run_tokens / 1e6, " USD")
         return f"costs {significant(reason.need * runs)}{unit}, allowed {significant(reason.have * runs)}"
     need, have = amount(reason.need, reason.unit), amount(reason.have, reason.unit)
@@ -425,11 +426,6 @@ def ending(next_step: NextStep) -> Group:
 def next_line(command: str) -> Text:
     """Return the line that names the command to go on with."""
     return plain("Next: ", style="bold") + plain(command, style="bold cyan")
-
-
-def default_launcher(request: PlanRequest) -> Launcher | None:
-    """The launcher that a next command names; None for an engine that nothing here exports to."""
-    return launcher_of(request.search.engine) if isinstance(request, ServingRequest) else request.search.launcher
 
 
 # The stages of a plan: a table of what they hold and how, and bars of what they need; equal neighbours are one line.
@@ -622,10 +618,10 @@ def beside_the_plan(plan: Plan, request: PlanRequest, next_step: NextStep, *, fu
             *frontier,
             _calibration(plan),
             *_corrected(plan),
-            *_unlike(plan, request),
+            *_PAGES[request.workload.kind].unlike(plan, request),
         ]
     swept = request.search.frontier is FrontierScope.SWEPT
-    rests_on = (_calibration_in_short(plan), *_corrected(plan), *_unlike(plan, request))
+    rests_on = (_calibration_in_short(plan), *_corrected(plan), *_PAGES[request.workload.kind].unlike(plan, request))
     return [_comparison(plan, 1), *better, *(frontier if swept else []), *rests_on]
 
 
@@ -680,10 +676,8 @@ def _corrected(plan: Plan) -> list[Text]:
     return [] if used is None else [plain(f"Corrected by {used.id}: {used.basis}")]
 
 
-def _unlike(plan: Plan, request: PlanRequest) -> list[Text]:
-    """What a plan of training has that no measured step had; nothing where runs were like it."""
-    if not isinstance(request, TrainingRequest):
-        return []
+def _unlike(plan: Plan, request: TrainingRequest) -> list[Text]:
+    """What a plan has that no measured step had; nothing where runs were like it."""
     axes, breakdown = record_of(plan).axes, placement_of(plan).breakdown
     if axes is None or breakdown is None:
         return []
@@ -846,3 +840,35 @@ def spread_points(points: tuple[_Point, ...]) -> list[_Point]:
 def _cell(column: Column, point: FrontierPoint) -> str:
     value = column.value(point)
     return "" if value is None else column.text(value)
+
+
+# What differs by the kind of workload.
+
+
+def _nothing(plan: Plan, request: PlanRequest) -> list[Text]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class KindPage:
+    """What the page says of a kind of workload.
+
+    work          the work, in words
+    says_devices  whether its speed is said with the devices that it takes
+    idle          the devices that a plan leaves idle
+    at_risk       the targets that a plan may miss
+    unlike        what a plan has that no measured run had
+    """
+
+    work: Callable[[Any], str]
+    says_devices: bool
+    idle: Callable[[Plan, Any], list[Text]]
+    at_risk: Callable[[Predicted, Any], list[RenderableType]]
+    unlike: Callable[[Plan, Any], list[Text]]
+
+
+_PAGES: Mapping[str, KindPage] = {
+    "training": KindPage(_training_work, False, _idle, _step_at_risk, _unlike),
+    "serving": KindPage(_serving_work, True, _nothing, _latencies_at_risk, _nothing),
+}
+"""Pages by the kind of workload."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
 
 from meshwright.app.evidence.logs.stated import NOTHING_STATED, Stated
 from meshwright.costmodels.errors import InvalidInputError
 from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
-from meshwright.solver.problem.request import TrainingRequest
+from meshwright.solver.problem.request import ServingRequest, TrainingRequest
 
 WARM_UP_STEPS = 1
 """Steps at the start of a log that are left out where there are more: the first holds compilation and first allocations."""
@@ -77,18 +78,35 @@ def figures_of(logged: Logged, answered: AnsweredRequest) -> dict[str, float | i
     figures: dict[str, float | int] = dict(logged.figures)
     if logged.peak_memory_bytes is not None:
         figures["peak_memory_bytes"] = logged.peak_memory_bytes
-    if not isinstance(request, TrainingRequest):
-        if logged.step_times_s or logged.tokens_per_s_per_device or logged.sequences_per_s:
-            raise InvalidInputError("this is the log of a training run, the plan is of serving", given="steps of training")
-        if logged.served_tokens_per_s:
-            figures["tokens_per_s"] = _served_tokens_per_s(logged, answered.plan)
-        return figures
+    return _FIGURES_OF[request.workload.kind](figures, logged, answered.plan, request)
+
+
+def _figures_of_serving(
+    figures: dict[str, float | int], logged: Logged, plan: Plan, request: ServingRequest
+) -> dict[str, float | int]:
+    if logged.step_times_s or logged.tokens_per_s_per_device or logged.sequences_per_s:
+        raise InvalidInputError("this is the log of a training run, the plan is of serving", given="steps of training")
+    if logged.served_tokens_per_s:
+        figures["tokens_per_s"] = _served_tokens_per_s(logged, plan)
+    return figures
+
+
+def _figures_of_training(
+    figures: dict[str, float | int], logged: Logged, plan: Plan, request: TrainingRequest
+) -> dict[str, float | int]:
     if logged.served_tokens_per_s:
         raise InvalidInputError("this is the log of a server, the plan is of training", given=f"{logged.engines} engines")
     if logged.figures:
         raise InvalidInputError("this is a serving benchmark, the plan is of training", given=", ".join(logged.figures))
-    step_time_s = _step_time_s(logged, request, devices=answered.plan.devices)
+    step_time_s = _step_time_s(logged, request, devices=plan.devices)
     return figures if step_time_s is None else {"step_time_s": step_time_s, **figures}
+
+
+_FIGURES_OF: Mapping[str, Callable[[dict[str, float | int], Logged, Plan, Any], dict[str, float | int]]] = {
+    "training": _figures_of_training,
+    "serving": _figures_of_serving,
+}
+"""What takes the figures of a run from a log, by the kind of workload."""
 
 
 def _served_tokens_per_s(logged: Logged, plan: Plan) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from meshwright.solver.answer.layouts import OfWorkers, Uniform
 from meshwright.solver.answer.plan import AnsweredRequest, Plan
 from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Objective
-from meshwright.solver.problem.request import PlanRequest, ServingRequest, ServingWorkload, TrainingRequest
+from meshwright.solver.problem.request import ServingRequest, ServingWorkload, TrainingRequest, TrainingWorkload
 from meshwright.solver.problem.serving_load import (
     ClosedArrivals,
     EmpiricalLength,
@@ -102,23 +102,13 @@ def _refused(found: list[Mismatch], remedy: str) -> InvalidInputError:
 
 def mismatches(stated: Stated, answered: AnsweredRequest) -> list[Mismatch]:
     """Return each figure that a log states and in which it is of another workload than the plan."""
-    request = answered.request
-    of_workload = _training(stated, request) if isinstance(request, TrainingRequest) else _serving(stated, answered)
-    return [*_devices_and_model(stated, answered), *of_workload]
+    kind = _LOGS[answered.request.workload.kind]
+    return [*_devices_and_model(stated, answered), *kind.mismatches(stated, answered.plan, answered.request)]
 
 
 def not_compared(stated: Stated, answered: AnsweredRequest) -> list[str]:
     """Return the names of figures that decide a workload and that a log does not state."""
-    if isinstance(answered.request, TrainingRequest):
-        told = {
-            "batch": stated.global_batch or stated.tokens_per_step,
-            "sequence length": stated.seq_len or stated.tokens_per_step,
-        }
-    else:
-        is_closed = isinstance(answered.request.workload.arrivals, ClosedArrivals)
-        sent = (stated.requests_per_s, stated.max_concurrency)
-        load = (*sent, stated.mean_concurrency if is_closed else stated.answered_per_s)
-        told = {"load": next((each for each in load if each), None), "lengths": stated.prompt_tokens and stated.output_tokens}
+    told = _LOGS[answered.request.workload.kind].told(stated, answered.request.workload)
     unknown = stated.model if stated.model and copy_of(stated.model) is None else ""
     return [*(each for each, known in told.items() if known is None), *([f"model ({unknown})"] if unknown else [])]
 
@@ -151,7 +141,15 @@ def _is_another(logged: str, planned: str) -> bool:
 # Training: batch, sequence length.
 
 
-def _training(stated: Stated, request: TrainingRequest) -> Iterator[Mismatch]:
+def _told_of_training(stated: Stated, workload: TrainingWorkload) -> dict[str, object]:
+    """The figures that decide the workload, as far as a log states them."""
+    return {
+        "batch": stated.global_batch or stated.tokens_per_step,
+        "sequence length": stated.seq_len or stated.tokens_per_step,
+    }
+
+
+def _training(stated: Stated, plan: Plan, request: TrainingRequest) -> Iterator[Mismatch]:
     workload = request.workload
     batch, seq_len, tokens = stated.global_batch, stated.seq_len, stated.tokens_per_step
     if batch is not None and not batch.allows(workload.global_batch):
@@ -175,10 +173,15 @@ def _changed(option: str, name: str, stated: Figure) -> tuple[str, dict[str, Any
 # Serving: load, lengths.
 
 
-def _serving(stated: Stated, answered: AnsweredRequest) -> Iterator[Mismatch]:
-    request = answered.request
-    assert isinstance(request, ServingRequest), "of this kind"
-    highest = rates_of(answered.plan, request)
+def _told_of_serving(stated: Stated, workload: ServingWorkload) -> dict[str, object]:
+    """The figures that decide the load and its lengths, as far as a log states them."""
+    is_closed = isinstance(workload.arrivals, ClosedArrivals)
+    load = (stated.requests_per_s, stated.max_concurrency, stated.mean_concurrency if is_closed else stated.answered_per_s)
+    return {"load": next((each for each in load if each), None), "lengths": stated.prompt_tokens and stated.output_tokens}
+
+
+def _serving(stated: Stated, plan: Plan, request: ServingRequest) -> Iterator[Mismatch]:
+    highest = rates_of(plan, request)
     yield from _load(stated, request.workload, () if highest is None else (highest.most,))
     for name, option, mean in (
         ("prompt_tokens", "--isl", stated.prompt_tokens),
@@ -334,10 +337,10 @@ def as_run(stated: Stated, answered: AnsweredRequest) -> AnsweredRequest:
     document = request_document(answered.request)
     # Targets and objective are the plan's; a run that misses them ran all the same, and at its own load, not at the highest.
     changed = {"slo": {"confidence": document["slo"]["confidence"]}, "workload": document["workload"] | changes}
-    if isinstance(answered.request, ServingRequest):
-        changed["objective"] = Objective.DEVICES.value
+    kind = _LOGS[answered.request.workload.kind]
+    changed |= kind.changed
     asked = resolve_request({**document, **changed}, files=NoFiles(), entry=Entry.STORED)
-    plan = predict_here(asked, _with_batch(answered.plan, asked))
+    plan = predict_here(asked, kind.as_run(answered.plan, asked))
     if plan.reason is not None:
         raise InvalidInputError(
             "the plan's layout is predicted not to run the log's workload",
@@ -348,10 +351,8 @@ def as_run(stated: Stated, answered: AnsweredRequest) -> AnsweredRequest:
     return replace(ran, plan=replace(plan, digest=canonical_digest({"as_run": answer_document(ran)})))
 
 
-def _with_batch(plan: Plan, request: PlanRequest) -> Plan:
+def _with_batch(plan: Plan, request: TrainingRequest) -> Plan:
     """The plan with as many micro-batches as the batch of a request takes."""
-    if not isinstance(request, TrainingRequest):
-        return plan
     layout, batch = plan.layout, request.workload.global_batch
     if not isinstance(layout, Uniform):
         return plan
@@ -366,3 +367,29 @@ def _with_batch(plan: Plan, request: PlanRequest) -> Plan:
         )
     pipelines = replace(layout.pipelines, microbatch=replace(micro, count=count))
     return replace(plan, layout=replace(layout, pipelines=pipelines))
+
+
+# What differs by the kind of workload.
+
+
+@dataclass(frozen=True, slots=True)
+class KindLogs:
+    """How logs of a kind of workload are compared with plans.
+
+    mismatches  figures of another workload than the plan's
+    told        figures that decide the workload, as far as a log states them
+    changed     fields of the request of what ran besides
+    as_run      the plan's layout as it ran that request
+    """
+
+    mismatches: Callable[[Stated, Plan, Any], Iterator[Mismatch]]
+    told: Callable[[Stated, Any], dict[str, object]]
+    changed: Mapping[str, str]
+    as_run: Callable[[Plan, Any], Plan]
+
+
+_LOGS: Mapping[str, KindLogs] = {
+    "training": KindLogs(_training, _told_of_training, {}, _with_batch),
+    "serving": KindLogs(_serving, _told_of_serving, {"objective": Objective.DEVICES.value}, lambda plan, request: plan),
+}
+"""Logs by the kind of workload."""

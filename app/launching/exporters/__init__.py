@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
+from typing import Any
 
 from meshwright.app.launching.launchers.table import SERVING, TRAINING
 from meshwright.app.launching.parts.export import Export
@@ -15,7 +18,7 @@ from meshwright.solver.answer.pipeline_plan import placement_of, with_placement
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.choices import Launcher, ServingMode
 from meshwright.solver.problem.launchers.servers import ServingForm
-from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS, launcher_of
+from meshwright.solver.problem.launchers.table import LAUNCHERS_OF, SERVERS, TRAINERS, asked_launcher
 from meshwright.solver.problem.request import PlanRequest, ServingRequest, TrainingRequest
 
 __all__ = ["LAUNCHERS", "Export", "export", "first_export", "own_launcher"]
@@ -29,13 +32,19 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
     if launcher not in LAUNCHERS:
         raise ExportError("unknown launcher", given=launcher, allowed=", ".join(LAUNCHERS))
     named = Launcher(launcher)
-    wanted = "training" if named in TRAINERS else "serving"
+    wanted = next(kind for kind, launchers in LAUNCHERS_OF.items() if named in launchers.able)
     if plan.kind != wanted:
         raise ExportError(f"{launcher} launches {wanted} plans", given=f"a {plan.kind} plan")
-    if isinstance(request, ServingRequest):
-        _require_form(plan, named)
-        require_launchable(plan, request, named)
-        return SERVING[named].export(plan, request)
+    return _EXPORT_OF[wanted](plan, request, named)
+
+
+def _export_serving(plan: Plan, request: ServingRequest, named: Launcher) -> Export:
+    _require_form(plan, named)
+    require_launchable(plan, request, named)
+    return SERVING[named].export(plan, request)
+
+
+def _export_training(plan: Plan, request: TrainingRequest, named: Launcher) -> Export:
     # What launches a plan needs to know of its nodes only those that hold ranks, in the order in which they do.
     request = arranged(request, arrangement_of(placement_of(plan)))
     plan = with_placement(plan, group_order=(), idle_devices={})
@@ -43,6 +52,12 @@ def export(plan: Plan, request: PlanRequest, launcher: str) -> Export:
     _require_documents(request, named)
     require_launchable(plan, request, named)
     return TRAINING[named].export(plan, request)
+
+
+_EXPORT_OF: Mapping[str, Callable[[Plan, Any, Launcher], Export]] = MappingProxyType(
+    {"training": _export_training, "serving": _export_serving}
+)
+"""What exports plans of each kind of workload."""
 
 
 def _require_adapters(request: TrainingRequest, launcher: Launcher) -> None:
@@ -91,10 +106,8 @@ _NEVER = {ServingForm.SWITCHED.value: "no launcher changes the layout of a serve
 
 
 def own_launcher(request: PlanRequest) -> Launcher:
-    """Return the launcher that a request names, or that of its engine."""
-    if isinstance(request, ServingRequest):
-        return launcher_of(request.search.engine) or next(iter(SERVERS))
-    return request.search.launcher
+    """Return the launcher that a request names, or that of its engine; the first of its kind where no launcher starts that."""
+    return asked_launcher(request) or next(iter(LAUNCHERS_OF[request.workload.kind].able))
 
 
 def first_export(plan: Plan, request: PlanRequest, preferred: Launcher) -> Export | None:

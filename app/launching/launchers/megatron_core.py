@@ -399,7 +399,7 @@ def _assumptions(shape: DecoderShape, plan: PipelinePlan, request: TrainingReque
         )
     said += hyperparameter_notes(request.model.hyperparameters, shape)
     workload = request.workload
-    if isinstance(workload, TrainingWorkload) and workload.matmul in _RECIPES:
+    if workload.matmul in _RECIPES:
         said.append(
             "the plan counts fp8 primary weights (--fp8-param-gather): without them each device holds fp8 copies as well"
         )

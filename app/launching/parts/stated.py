@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
 from meshwright.app.launching.parts.flag import GivenFlag
 from meshwright.app.launching.parts.serving import LaunchFlags
@@ -26,6 +26,8 @@ class StatedServer:
     notes         what was taken for granted in reading it
     job           what the script around it asks Slurm for
     """
+
+    kind: ClassVar[str] = "serving"
 
     launcher: Launcher
     flags: LaunchFlags
@@ -61,6 +63,8 @@ class StatedTraining:
     not_counted         parts of the run that no figure counts
     of_program          the program that trains so, where it is not the launcher's own
     """
+
+    kind: ClassVar[str] = "training"
 
     launcher: Launcher
     given: tuple[GivenFlag, ...]

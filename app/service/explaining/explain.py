@@ -83,9 +83,7 @@ ModelOf = Callable[[str], Mapping[str, Any]]
 
 def question_of(stated: Stated, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
     """Return the request of a command; raises InvalidInputError for what neither the command nor options say."""
-    if isinstance(stated, StatedServer):
-        return served_question(stated, line, model_of)
-    return trained_question(stated, line, model_of)
+    return _COMMANDS[stated.kind].question(stated, line, model_of)
 
 
 def trained_question(stated: StatedTraining, line: OneLine, model_of: ModelOf = model_of_words) -> Question:
@@ -254,12 +252,7 @@ def explained(asked: ReadCommand) -> Explanation:
         notes=asked.question.notes,
         open_request=asked.open_request,
     )
-    if isinstance(stated, StatedTraining):
-        assert isinstance(request, TrainingRequest), "a training command asks a training request"
-        found = replace(found, not_counted=stated.not_counted, none_better=_none_better(stated))
-        return _trained(found, request, stated)
-    assert isinstance(request, ServingRequest), "the command of a server asks a serving request"
-    return _served(found, request, stated)
+    return _COMMANDS[stated.kind].explained(found, request, stated)
 
 
 def _none_better(stated: StatedTraining) -> str:
@@ -270,6 +263,7 @@ def _none_better(stated: StatedTraining) -> str:
 
 
 def _trained(found: Explanation, request: TrainingRequest, stated: StatedTraining) -> Explanation:
+    found = replace(found, not_counted=stated.not_counted, none_better=_none_better(stated))
     problems = broken_training_rules(request, stated)
     if problems:
         return replace(found, problems=problems)
@@ -325,6 +319,21 @@ def _predicted(found: Explanation, request: ServingRequest, stated: StatedServer
     most = judged if judged.feasible and request.objective is Objective.THROUGHPUT else None
     dated = too_long_before(request, stated.flags, room, workers.max_num_seqs)
     return replace(found, problems=dated, plan=predicted, most=most, reason=judged.reason, at_load=at_load)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandKind:
+    """What asks and explains the commands of a kind of workload."""
+
+    question: Callable[[Any, OneLine, ModelOf], Question]
+    explained: Callable[[Explanation, Any, Any], Explanation]
+
+
+_COMMANDS: Mapping[str, CommandKind] = {
+    "training": CommandKind(trained_question, _trained),
+    "serving": CommandKind(served_question, _served),
+}
+"""Commands by the kind of workload that they state."""
 
 
 def with_measured(found: Explanation, asked: ReadCommand, figures: Sequence[MeasuredFigure]) -> Explanation:

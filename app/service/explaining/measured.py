@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from meshwright.costmodels.errors import InvalidInputError
 
@@ -24,13 +25,6 @@ class Metric(StrEnum):
     def is_time(self) -> bool:
         """True of a figure that grows when a run is slower."""
         return self in (Metric.STEP_TIME, Metric.TTFT, Metric.TPOT)
-
-
-OF_KIND = {
-    "training": (Metric.STEP_TIME, Metric.TOKENS, Metric.MFU),
-    "serving": (Metric.TOKENS, Metric.TTFT, Metric.TPOT),
-}
-"""The figures of each kind of workload."""
 
 
 class Unit(StrEnum):
@@ -138,3 +132,26 @@ def _strange(text: str) -> InvalidInputError:
         allowed=EXAMPLES,
         remedy="write a number, its unit, and in front of a time what it is of: step, ttft or tpot",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class KindFigures:
+    """The figures of a kind of workload, that of a time which does not say what it is of, the tokens of a sequence where those
+    are counted, and figures as logs have them."""
+
+    metrics: tuple[Metric, ...]
+    untold: Metric | None
+    sequence: Callable[[Any], int] | None
+    example: str
+
+
+OF_KIND: Mapping[str, KindFigures] = {
+    "training": KindFigures(
+        (Metric.STEP_TIME, Metric.TOKENS, Metric.MFU),
+        Metric.STEP_TIME,
+        lambda workload: workload.seq_len,
+        "9.2s, 840tok/s/gpu, 'MFU 23%'",
+    ),
+    "serving": KindFigures((Metric.TOKENS, Metric.TTFT, Metric.TPOT), None, None, "ttft 1.2s, tpot 35ms, 900tok/s"),
+}
+"""Figures by the kind of workload."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright.app.launching.parts.stated import Stated, StatedTraining
 from meshwright.app.service.explaining.causes import Case, Extent, SpeedCause
@@ -120,12 +121,27 @@ def measured_answer(
     if answer.is_as_predicted:
         return answer
     flags = frozenset(flag.table_name for flag in stated.given)
-    if isinstance(request, TrainingRequest):
-        assert isinstance(stated, StatedTraining), "a training command asks a training request"
-        found = _ranked(TRAINING_CAUSES, TrainingCase(request, stated, plan), compared, flags)
-        return replace(answer, causes=(*found, *_outside_of_steps(answer.gap)))
-    assert isinstance(request, ServingRequest), "a request of either kind"
-    return replace(answer, causes=_ranked(SERVING_CAUSES, ServingCase(request, plan), compared, flags))
+    return replace(answer, causes=_CAUSES[request.workload.kind](request, stated, plan, compared, flags))
+
+
+def _causes_of_training(
+    request: TrainingRequest, stated: StatedTraining, plan: Plan, compared: Sequence[Compared], flags: frozenset[str]
+) -> tuple[NamedCause, ...]:
+    found = _ranked(TRAINING_CAUSES, TrainingCase(request, stated, plan), compared, flags)
+    return (*found, *_outside_of_steps(compared[0]))
+
+
+def _causes_of_serving(
+    request: ServingRequest, stated: Stated, plan: Plan, compared: Sequence[Compared], flags: frozenset[str]
+) -> tuple[NamedCause, ...]:
+    return _ranked(SERVING_CAUSES, ServingCase(request, plan), compared, flags)
+
+
+_CAUSES: Mapping[str, Callable[[Any, Any, Plan, Sequence[Compared], frozenset[str]], tuple[NamedCause, ...]]] = {
+    "training": _causes_of_training,
+    "serving": _causes_of_serving,
+}
+"""What ranks the causes of each kind of workload."""
 
 
 def compared_figures(figures: Sequence[MeasuredFigure], request: PlanRequest, plan: Plan) -> tuple[Compared, ...]:
@@ -135,13 +151,10 @@ def compared_figures(figures: Sequence[MeasuredFigure], request: PlanRequest, pl
     known = OF_KIND[request.workload.kind]
     found = []
     for figure in figures:
-        metric = figure.metric or (Metric.STEP_TIME if isinstance(request, TrainingRequest) else None)
-        if metric not in known or (figure.unit is Unit.SEQUENCES_PER_S and not isinstance(request, TrainingRequest)):
-            allowed = (
-                "ttft 1.2s, tpot 35ms, 900tok/s" if isinstance(request, ServingRequest) else "9.2s, 840tok/s/gpu, 'MFU 23%'"
-            )
+        metric = figure.metric or known.untold
+        if metric not in known.metrics or (figure.unit is Unit.SEQUENCES_PER_S and known.sequence is None):
             raise InvalidInputError(
-                f"the measured figure is none of {request.workload.kind}", given=figure.text, allowed=allowed
+                f"the measured figure is none of {request.workload.kind}", given=figure.text, allowed=known.example
             )
         value = getattr(predicted, metric.value)
         if value is None or value <= 0.0:
@@ -155,9 +168,9 @@ def compared_figures(figures: Sequence[MeasuredFigure], request: PlanRequest, pl
 
 def _in_units(figure: MeasuredFigure, request: PlanRequest, plan: Plan) -> float:
     """The measured value in the unit of its metric, of all devices."""
-    devices = plan.devices if figure.each else 1
-    if figure.unit is Unit.SEQUENCES_PER_S and isinstance(request, TrainingRequest):
-        return figure.value * devices * request.workload.seq_len
+    devices, sequence = plan.devices if figure.each else 1, OF_KIND[request.workload.kind].sequence
+    if figure.unit is Unit.SEQUENCES_PER_S and sequence is not None:
+        return figure.value * devices * sequence(request.workload)
     if figure.unit is Unit.TFLOPS:
         nodes = [group.node for group in request.cluster.groups]
         each = 1 if figure.each else plan.devices

@@ -27,8 +27,7 @@ from meshwright.app.web.pages.routes import PageReader, PageRoute
 from meshwright.costmodels.errors import MeshwrightError
 from meshwright.solver.answer.plan import AnsweredRequest
 from meshwright.solver.problem.choices import Launcher
-from meshwright.solver.problem.launchers.table import SERVERS, TRAINERS
-from meshwright.solver.problem.request import ServingRequest
+from meshwright.solver.problem.launchers.table import LAUNCHERS_OF
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -48,7 +47,7 @@ async def show_launch(
         launch = await _launched(request, caller, text, chosen, scheduler)
     except MeshwrightError as error:
         problem = str(error)
-    able = SERVERS if isinstance(answered.request, ServingRequest) else TRAINERS
+    able = LAUNCHERS_OF[answered.request.workload.kind].able
     return render(
         request,
         "launch.html",

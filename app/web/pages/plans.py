@@ -100,7 +100,7 @@ def _actions(drawn: Mapping[str, Any], digest: str, caller: Principal) -> list[H
     ]
     if drawn["has_step"]:
         places.append(Hyperlink(f"/plans/{digest}/step", "Look at a step closely"))
-    if drawn["is_serving"]:
+    if drawn["has_load"]:
         places.append(Hyperlink(f"/plans/{digest}/load", "See it under load"))
     if caller.may(Scope.CALIBRATIONS_WRITE):
         places.append(Hyperlink(f"/plans/{digest}/run", "Report a run of it"))

@@ -13,7 +13,7 @@ from meshwright.app.base.templates import Hyperlink, Words
 from meshwright.app.edge.lists import PRINTABLE, Cursor, NameFilter, before_of, cursor_of, page_of
 from meshwright.app.service.replans import ReplanOptions, ReplanPolicy
 from meshwright.app.service.runs import RunService, observation_of_row, observation_row
-from meshwright.app.store.runs import FIGURES_OF, RunFilter, RunOutcome, RunRepository
+from meshwright.app.store.runs import FIGURES_OF, TOLD_OF, RunFilter, RunOutcome, RunRepository
 from meshwright.app.web.children import asked_of_child
 from meshwright.app.web.pages.layout import HEADERS, following, moment, render
 from meshwright.app.web.pages.routes import SHORT_DIGEST, PageReader, PageRoute, PageRunWriter, form_of, stored_plan
@@ -101,7 +101,7 @@ def _form(
     request: Request, answered: AnsweredRequest, given: dict[str, str], error: InvalidInputError | None = None
 ) -> Response:
     plan = answered.plan
-    fields_of = (*FIGURES_OF[plan.kind], *(("requests_per_s",) if plan.kind == "serving" else ()))
+    fields_of = (*FIGURES_OF[plan.kind], *TOLD_OF[plan.kind])
     return render(
         request,
         "run.html",

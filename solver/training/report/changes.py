@@ -31,6 +31,8 @@ from meshwright.solver.training.costs.evaluate import compute_bound_s
 from meshwright.solver.training.report.plan_report import promised_step_s
 from meshwright.solver.training.space.implementation import implementation_of
 
+Change = RequestChange[TrainingRequest]
+
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of a part of the state that may lie on the host; the best is searched."""
 
@@ -63,7 +65,7 @@ TAKING_ALL = (Objective.THROUGHPUT, Objective.STEP_TIME)
 SMALLER_OPTIMIZERS = (Optimizer.ADAMW_BF16, Optimizer.ADAMW_8BIT)
 
 
-def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:
+def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
     """Yield ladders of changes, those that cost nothing first; memory that moves or shrinks helps where memory is short.
 
     Left out are changes under which all devices together can't hold the state of training, or take too long at their peak.
@@ -72,7 +74,7 @@ def training_changes(request: TrainingRequest, reason: Reason) -> Iterator[Seque
         yield tuple(
             replace(each, part=_of_least_memory(each.request))
             for each in ladder
-            if isinstance(each.request, TrainingRequest) and _may_hold_state(each.request) and _may_be_in_time(each.request)
+            if _may_hold_state(each.request) and _may_be_in_time(each.request)
         )
 
 
@@ -115,12 +117,11 @@ def _may_hold_state(request: TrainingRequest) -> bool:
 def _may_be_in_time(request: TrainingRequest) -> bool:
     """Return False if the products of a step exceed what all devices compute at their peak in the time that targets allow."""
     asked = in_model_time(request)
-    assert isinstance(asked, TrainingRequest), "bringing targets into another time keeps the kind of a request"
     with calibrations_in_force(request.calibrations):
         return compute_bound_s(asked) <= asked.longest_step_s
 
 
-def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[RequestChange]]:
+def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Change]]:
     is_target = reason.constraint.startswith("slo.")
     if is_target:
         yield (_reachable_target(request, reason),)
@@ -133,7 +134,7 @@ def _changes(request: TrainingRequest, reason: Reason) -> Iterator[Sequence[Requ
         yield tuple(_shorter(request, by) for by in SHORTER if request.workload.seq_len % by == 0)
 
 
-def training_improvements(request: TrainingRequest) -> Iterator[Sequence[RequestChange]]:
+def training_improvements(request: TrainingRequest) -> Iterator[Sequence[Change]]:
     """Yield ladders of changes that may make a plan better: choices that are not searched unless a request names them, what
     memory it may take, targets that decide how much of the cluster it takes, more nodes for a faster step."""
     yield from restrictions_lifted(request, TRAINING)
@@ -150,20 +151,19 @@ def is_tight(plan: Plan) -> bool:
     return plan.predicted is not None and (plan.predicted.chance_out_of_memory or 0.0) > SAFE
 
 
-def safer_risk(request: TrainingRequest) -> tuple[RequestChange, ...]:
+def safer_risk(request: TrainingRequest) -> tuple[Change, ...]:
     """The ladder of the request with a tight plan whose plan is safe."""
     return (searching(request, f"a risk of {SAFE:g} instead of {request.search.risk:g}", {"risk": SAFE}),)
 
 
-def safer_beside(surer: RequestChange) -> Iterator[Sequence[RequestChange]]:
+def safer_beside(surer: Change) -> Iterator[Sequence[Change]]:
     """Yield ladders of what may make a safe plan better: restrictions lifted, a smaller optimizer, state on the host."""
     request = surer.request
-    assert isinstance(request, TrainingRequest), "a change keeps the kind of its request"
     for ladder in (*restrictions_lifted(request, TRAINING), *_less_memory(request, risks=()), _offloads(request)):
         yield tuple(beside(surer, each) for each in ladder)
 
 
-def _looser_targets(request: TrainingRequest) -> Iterator[RequestChange]:
+def _looser_targets(request: TrainingRequest) -> Iterator[Change]:
     slo = request.slo
     for factor in LOOSER:
         targets: dict[str, float] = {}
@@ -177,7 +177,7 @@ def _looser_targets(request: TrainingRequest) -> Iterator[RequestChange]:
             yield with_targets(request, targets)
 
 
-def _offloads(request: TrainingRequest) -> tuple[RequestChange, ...]:
+def _offloads(request: TrainingRequest) -> tuple[Change, ...]:
     """The parts of the state that may move to the host, wholly or in part; those that the request names stay as they are."""
     free: list[Sequence[str]] = [names for names in OFFLOADS if not any(getattr(request.search, name) for name in names)]
     parts: list[tuple[Sequence[str], Sequence[float], str]] = [(names, SHARES, "") for names in free]
@@ -189,7 +189,7 @@ def _offloads(request: TrainingRequest) -> tuple[RequestChange, ...]:
     )
 
 
-def _less_memory(request: TrainingRequest, *, risks: Sequence[float] = (MAX_RISK,)) -> Iterator[Sequence[RequestChange]]:
+def _less_memory(request: TrainingRequest, *, risks: Sequence[float] = (MAX_RISK,)) -> Iterator[Sequence[Change]]:
     search = request.search
     if not search.optimizers:
         own = request.workload.optimizer
@@ -213,14 +213,14 @@ def reached_by(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _shorter(request: TrainingRequest, by: int) -> RequestChange:
+def _shorter(request: TrainingRequest, by: int) -> Change:
     seq_len = request.workload.seq_len // by
     words = f"sequences of {seq_len:,} tokens instead of {request.workload.seq_len:,}"
     workload = replace(request.workload, seq_len=seq_len)
     return RequestChange(words, {"workload.seq_len": json.dumps(seq_len)}, replace(request, workload=workload))
 
 
-def _reachable_target(request: TrainingRequest, reason: Reason) -> RequestChange:
+def _reachable_target(request: TrainingRequest, reason: Reason) -> Change:
     """The targets moved to what the fastest plan that fits is promised to take."""
     slo, tokens = request.slo, request.workload.global_batch * request.workload.seq_len
     changed: dict[str, float] = {}

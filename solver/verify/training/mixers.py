@@ -18,7 +18,7 @@ from meshwright.solver.answer.stage import Axes
 from meshwright.solver.problem.choices import Space
 from meshwright.solver.problem.graph import Block, ModelGraph
 from meshwright.solver.problem.launchers.trainers import TRAINERS
-from meshwright.solver.problem.request import TrainingRequest, TrainingWorkload
+from meshwright.solver.problem.request import TrainingRequest
 from meshwright.solver.verify.rules import picked_dims
 from meshwright.solver.verify.violation import Rule, Violation
 
@@ -129,7 +129,7 @@ DRAWN_ORDERS = 32
 def fullest_share(request: TrainingRequest, ep: int) -> float:
     """Rows of the rank with the most over the mean of ``ep`` ranks, as the workload says that tokens spread."""
     workload, dims = request.workload, request.model.dims
-    if ep == 1 or EXPERTS not in dims or not isinstance(workload, TrainingWorkload) or workload.experts.kind == "balanced":
+    if ep == 1 or EXPERTS not in dims or workload.experts.kind == "balanced":
         return 1.0
     experts, top_k = dims[EXPERTS], dims.get(TOP_K, 1)
     if workload.experts.kind == "histogram":

@@ -10,7 +10,7 @@ import pytest
 from meshwright.app.requests.plan_documents import plan_document
 from meshwright.app.service.sandbox import BEAT_S, PROGRESS_EVERY_S, ChildSolver
 from meshwright.costmodels.calibration.calibration import calibrations_in_force
-from meshwright.solver import api
+from meshwright.solver import api, planners
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.control import OnProgress, Progress, ignore_progress, never_stop
 from meshwright.solver.problem.request import PlanRequest
@@ -59,7 +59,7 @@ def test_a_plan_that_the_checker_refuses_is_shown_to_nobody(monkeypatch: pytest.
         progress(Progress(1, 2, best=1.0, bound=1.0, incumbent=lambda: wrong))
         raise ZeroDivisionError
 
-    monkeypatch.setattr(api, "plan_training", plans)
+    monkeypatch.setattr(planners, "plan_training", plans)
     with pytest.raises(ZeroDivisionError):
         api.solve(
             resolved(), stop=never_stop, progress=lambda moment: shown.append(moment.incumbent() if moment.incumbent else None)

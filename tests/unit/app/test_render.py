@@ -12,7 +12,7 @@ from rich.console import Console
 
 from meshwright.app.base.figures import axes, band, bar, gib, number_range, percent, ranks_of, seconds, significant, spread
 from meshwright.app.base.plan_words import certificate_in_words, rates_of
-from meshwright.app.cli.pages.plan_page import NextStep, default_launcher, folded, print_plan
+from meshwright.app.cli.pages.plan_page import NextStep, folded, print_plan
 from meshwright.costmodels.queueing.router import Router
 from meshwright.costmodels.serving.engine_profile import ServingEngine
 from meshwright.solver.answer.layouts import EngineLoad, Kinds, Replicas, WorkerKind
@@ -21,6 +21,7 @@ from meshwright.solver.answer.plan_record import ReplicaPool, ReplicaShares
 from meshwright.solver.answer.predicted import GIVEN_PLAN, Band, Certificate, Predicted, Status
 from meshwright.solver.answer.stage import Axes, DeviceRange, LayerSpan
 from meshwright.solver.problem.choices import Launcher, Objective
+from meshwright.solver.problem.launchers.table import asked_launcher
 from meshwright.solver.problem.request import PlanRequest, Slo
 from tests.support.fakes import feasible_plan, infeasible_plan, stage_memory
 from tests.support.flat_plans import flat, with_fields
@@ -165,11 +166,11 @@ def test_serving_page_has_latencies_and_replicas() -> None:
     assert "P95 TTFT 600 ms" in text and "P95 TPOT 28.0 ms" in text
     assert "3 replicas, 61% busy" in text
     assert "decode step" in text
-    assert default_launcher(request) is Launcher.VLLM
+    assert asked_launcher(request) is Launcher.VLLM
     asked = replace(request, search=replace(request.search, engine=ServingEngine.SGLANG))
-    assert default_launcher(asked) is Launcher.SGLANG
+    assert asked_launcher(asked) is Launcher.SGLANG
     third = replace(request, search=replace(request.search, engine=ServingEngine.TENSORRT_LLM))
-    assert default_launcher(third) is Launcher.TENSORRT_LLM
+    assert asked_launcher(third) is Launcher.TENSORRT_LLM
 
 
 def test_the_page_says_how_requests_reach_replicas() -> None:

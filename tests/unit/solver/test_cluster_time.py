@@ -202,6 +202,7 @@ def test_predicting_a_plan_again_gives_its_figures() -> None:
 def test_without_runs_nothing_changes() -> None:
     request = resolved(training(**SMALL))
     plan = solve_here(request)
+    assert isinstance(request, TrainingRequest)
     assert in_cluster_time(plan, request) == plan and in_model_time(request) is request
 
 

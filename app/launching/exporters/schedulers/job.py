@@ -13,7 +13,7 @@ from meshwright.costmodels.errors import ExportError
 from meshwright.costmodels.hardware import devices, devices_by_name
 from meshwright.solver.answer.arrangement import arranged, arrangement_of
 from meshwright.solver.answer.pipeline_plan import pipeline_plan, placement_of
-from meshwright.solver.answer.plan import AnsweredRequest, Plan
+from meshwright.solver.answer.plan import Plan
 from meshwright.solver.problem.request import TrainingRequest
 
 PREFIX = "meshwright"
@@ -61,10 +61,8 @@ class JobFile:
     assumptions: tuple[str, ...]
 
 
-def job_of(launched: Export, answered: AnsweredRequest) -> Job:
+def job_of(launched: Export, plan: Plan, request: TrainingRequest) -> Job:
     """Return the job of a training plan's launch."""
-    plan, request = answered.plan, answered.request
-    assert isinstance(request, TrainingRequest), "serving plans have servers"
     request = arranged(request, arrangement_of(placement_of(plan)))
     per_node = devices_per_node(request, pipeline_plan(plan).devices)
     return Job(

@@ -12,7 +12,7 @@ from meshwright.solver.answer.layouts import Kinds, Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
-from meshwright.solver.api import explain_serving, predict, simulate
+from meshwright.solver.api import explain, predict, simulate
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, Objective, ServingMode
 from meshwright.solver.problem.request import ServingRequest
@@ -145,7 +145,7 @@ def test_a_goodput_predicts_itself() -> None:
 
 def test_layouts_of_a_plan_are_its_own(mixed: tuple[ServingRequest, Plan]) -> None:
     request, answer = mixed
-    rows = explain_serving(request, answer, "layouts")
+    rows = explain(request, answer, "layouts")
     own = [row for row in rows if row.excluded_by is Excluded.NOTHING]
     assert {(row.group, row.replicas) for row in own} == {
         ("old" if workers.device_ranges[0].first < 2 else "new", workers.count) for workers in kinds_of(answer).all_workers

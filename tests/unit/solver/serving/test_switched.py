@@ -22,7 +22,7 @@ from meshwright.solver.answer.layouts import Replicas
 from meshwright.solver.answer.plan import Plan
 from meshwright.solver.answer.predicted import Status
 from meshwright.solver.answer.stage import DeviceRange
-from meshwright.solver.api import explain_serving, predict, simulate
+from meshwright.solver.api import explain, predict, simulate
 from meshwright.solver.control import ignore_progress, never_stop
 from meshwright.solver.problem.choices import FrontierScope, Launcher, Objective, ServingMode, Space
 from meshwright.solver.problem.request import ServingRequest
@@ -257,7 +257,7 @@ def test_the_page_and_the_lock_show_both_layouts() -> None:
 
 def test_layouts_that_the_modes_leave_out_are_said_to_be() -> None:
     request, answer = planned(Objective.DEVICES)
-    rows = explain_serving(request, answer, "layouts")
+    rows = explain(request, answer, "layouts")
     assert any(row.excluded_by is Excluded.SEARCH and "search.modes leaves out" in row.why for row in rows)
 
 
