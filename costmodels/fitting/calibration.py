@@ -260,6 +260,10 @@ COVERED = 0.9
 FEWEST_POINTS = 5
 """Points of a deployment whose spread among themselves is told from them."""
 
+OUTSIDE_WITHIN_S = 1e-9
+"""How near the search for the time outside of a simulation ends: a token takes milliseconds, of which ten microseconds, scipy's
+own tolerance, are as much as a run may tell."""
+
 OUTSIDE_STEPS = 60
 """Constants outside of the simulation that are tried, up to three of their spreads above what was expected."""
 
@@ -329,7 +333,12 @@ def learned_latency(law: LatencyLaw, points: Sequence[LatencyPoint], *, outside_
     nearest = max(range(len(tried)), key=lambda at: _log_chance(law, by_layout, tried[at], outside_sigma_s))
     # Between its neighbours: rounded to the grid, one point alone could take more than all of its error.
     around = (tried[max(0, nearest - 1)], tried[min(len(tried) - 1, nearest + 1)])
-    found = minimize_scalar(lambda each: -_log_chance(law, by_layout, each, outside_sigma_s), bounds=around, method="bounded")
+    found = minimize_scalar(
+        lambda each: -_log_chance(law, by_layout, each, outside_sigma_s),
+        bounds=around,
+        method="bounded",
+        options={"xatol": OUTSIDE_WITHIN_S},
+    )
     outside_s = max((tried[nearest], float(found.x)), key=lambda each: _log_chance(law, by_layout, each, outside_sigma_s))
     errors = _errors(by_layout, outside_s)
     weight = 1.0 / law.shared_sigma**2 + len(errors) / law.own_sigma**2

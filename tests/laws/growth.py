@@ -14,6 +14,7 @@ from meshwright.solver.answer.plan import Plan
 from tests.laws.every_value import DENSE, EXPERTS, STATES
 from tests.laws.law import Law
 from tests.support.requests_given import resolved, training
+from tests.support.small_requests import TO_THE_END
 
 MODELS = {
     "dense": DENSE | {"num_hidden_layers": 8, "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16},
@@ -32,7 +33,7 @@ def _plan(model: str, node: str, nodes: int, batch: int, seq_len: int, share: fl
             model={"config": MODELS[model], "name": model},
             cluster={"catalog": NODES[node], "nodes": nodes},
             workload={"kind": "training", "global_batch": batch, "seq_len": seq_len, "precision": "bf16", "optimizer": "adamw"},
-            search={},
+            search=TO_THE_END,
         )
     )
     document: dict[str, Any] = copy.deepcopy(request_document(asked))

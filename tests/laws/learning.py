@@ -20,8 +20,8 @@ from meshwright.solver.problem.request import ServingRequest
 from tests.laws.law import Law
 from tests.support.requests_given import resolved, serving, training
 
-ROUNDED = 2e-5
-"""Documents of calibrations keep six decimals of a factor and of seconds."""
+ROUNDED = 2e-6
+"""How near a search for the likeliest time outside of a simulation ends (`learned_latency`)."""
 
 _SEARCH = {"tp": [1, 2], "pp": [1], "dp": [1, 4]}
 _WORK = {
