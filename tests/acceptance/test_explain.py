@@ -42,8 +42,9 @@ def test_the_plans_own_sharding_costs_what_the_plan_says(search: dict[str, Any])
 
 
 @pytest.mark.slow
-def test_alternatives_of_the_free_space_cost_what_predicting_them_says() -> None:
-    request, plan = planned(tp=[4], space="free")
+@pytest.mark.parametrize("ways", [[], ["exposed"]])
+def test_alternatives_of_the_free_space_cost_what_predicting_them_says(ways: list[str]) -> None:
+    request, plan = planned(tp=[4], space="free", tp_overlap=ways)
     (explanation,) = explain(request, plan, "layer/down_proj")
     assert plan.predicted is not None and plan.predicted.step_time_s is not None
     priced = [other for other in explanation.alternatives[1:] if other.rest_kept is not None]
@@ -63,7 +64,8 @@ def test_alternatives_of_the_free_space_cost_what_predicting_them_says() -> None
         assert other.rest_kept.step_time_s == pytest.approx(again.predicted.step_time_s)
         assert other.rest_kept.peak_memory_bytes == pytest.approx(again.predicted.peak_memory_bytes)
         if other.excluded_by is Excluded.DOMINATED:
-            assert other.block_anew.step_time_s <= other.rest_kept.step_time_s * (1 + 1e-9)
+            # Beside the buffers of chunks the rest of a block can't always be kept for want of memory.
+            assert other.block_anew.step_time_s <= other.rest_kept.step_time_s * (1 + 1e-9) or not again.feasible
             # The plan is the best of this space.
             assert other.block_anew.step_time_s >= plan.predicted.step_time_s * (1 - 1e-9)
 

@@ -148,7 +148,8 @@ def test_a_run_of_tokens_in_days(walk: Walk, cli: Cli) -> None:
     walk(run.format(gpus="128xH100", days=30), code=EXIT_BAD_INPUT)
     said = re.search(r"as in: --train (--batch \d+ --seq \d+)", cli.err)
     assert said, "the work is missing, and what to add is said"
-    run += " --batch 1024 --seq 4096"
+    # 40 CPU s, which a machine with other work must not end early.
+    run += " --batch 1024 --seq 4096 --set search.time_limit_s=300"
     assert "costs" in walk(run.format(gpus="128xH100", days=30))
     refused = walk(run.format(gpus="8xH100", days=30), code=EXIT_NO)
     slower = re.search(r"- slo\.min_tokens_per_s: (\d+)", refused)
