@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from meshwright.app.base.settings import Auth, Settings
+from meshwright.app.base.settings import SAFE_PATH, Auth, Settings
 from meshwright.app.requests.examples import INFEASIBLE_REQUEST, SERVING_REQUEST, TRAINING_REQUEST
 from meshwright.app.web.main import create_app
 from tests.integration.web_actions import Here
@@ -90,7 +90,9 @@ def called(folder: Path, *arguments: str) -> dict[str, Any]:
     assert GENERATOR is not None
     python = Path(GENERATOR).with_name("python")
     command = [str(python) if python.exists() else sys.executable, "-c", CALLS, *arguments]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
+    # A service that ran in this process may have closed the folder to imports, of which the client is one.
+    there = {name: value for name, value in os.environ.items() if name != SAFE_PATH}
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=500, env=there)
     assert run.returncode == 0, run.stderr
     answer: dict[str, Any] = json.loads(run.stdout)
     return answer
