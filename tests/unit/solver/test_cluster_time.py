@@ -7,7 +7,7 @@ import math
 import pickle
 import re
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import pytest
 
@@ -21,6 +21,7 @@ from meshwright.solver.answer.timed_words import TimedWords, step_seconds
 from meshwright.solver.problem.request import Slo, TrainingRequest
 from tests.support.requests_given import resolved, tiny_graph, training
 
+Leaf = TypeVar("Leaf", float, str)
 SCALE = 1.25
 SMALL = {"model": {"graph": tiny_graph()}, "workload": {"kind": "training", "global_batch": 16, "seq_len": 512}}
 
@@ -38,22 +39,24 @@ def with_runs(request: Any, scale: float = SCALE) -> TrainingRequest:
     return made
 
 
-def times_of(value: Any, name: str = "") -> dict[str, float]:
-    """Every float of a record by its path."""
+def leaves_of(value: Any, kind: type[Leaf], name: str = "") -> dict[str, Leaf]:
+    """Every float, or every text, of a record by its path."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {k: v for each in fields(value) for k, v in times_of(getattr(value, each.name), f"{name}.{each.name}").items()}
-    if isinstance(value, tuple):
-        return {k: v for index, each in enumerate(value) for k, v in times_of(each, f"{name}.{index}").items()}
-    return {name: value} if isinstance(value, float) else {}
+        inner = [(getattr(value, each.name), f"{name}.{each.name}") for each in fields(value)]
+    elif isinstance(value, tuple):
+        inner = [(each, f"{name}.{index}") for index, each in enumerate(value)]
+    else:
+        return {name: value} if isinstance(value, kind) else {}
+    return {path: leaf for each, place in inner for path, leaf in leaves_of(each, kind, place).items()}
 
 
 def test_every_figure_of_a_plan_follows_its_unit() -> None:
     request = resolved(training(**SMALL))
     plain, learned = solve_here(request), solve_here(with_runs(request))
-    before, after = times_of(plain.layout, "layout"), times_of(learned.layout, "layout")
+    before, after = (leaves_of(each.layout, float, "layout") for each in (plain, learned))
     assert plain.predicted is not None and learned.predicted is not None
-    before |= times_of(replace(plain.predicted, bands={}), "predicted")
-    after |= times_of(replace(learned.predicted, bands={}), "predicted")
+    before |= leaves_of(replace(plain.predicted, bands={}), float, "predicted")
+    after |= leaves_of(replace(learned.predicted, bands={}), float, "predicted")
     assert before.keys() == after.keys()
     moved = 0
     for name, value in before.items():
@@ -132,7 +135,7 @@ def test_every_sentence_is_told_in_the_clusters_time(name: str) -> None:
     harder = confident_factor(learned) / confident_factor(request)
     target = request.slo.min_tokens_per_s
     learned = replace(learned, slo=replace(learned.slo, min_tokens_per_s=None if target is None else target / harder))
-    plain, told = texts_of(solve_here(request)), texts_of(solve_here(learned))
+    plain, told = leaves_of(solve_here(request), str), leaves_of(solve_here(learned), str)
     told.pop(max(each for each in told if each.startswith(".notes")))
     moved = 0
     for place, text in plain.items():
@@ -149,15 +152,6 @@ def test_every_sentence_is_told_in_the_clusters_time(name: str) -> None:
             assert now == pytest.approx(was * factor, rel=0.02), (place, text, told[place])
             moved += 1
     assert moved > 0
-
-
-def texts_of(value: Any, name: str = "") -> dict[str, str]:
-    """Every text of a record by its path."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {k: v for each in fields(value) for k, v in texts_of(getattr(value, each.name), f"{name}.{each.name}").items()}
-    if isinstance(value, tuple):
-        return {k: v for index, each in enumerate(value) for k, v in texts_of(each, f"{name}.{index}").items()}
-    return {name: value} if isinstance(value, str) else {}
 
 
 def test_a_text_of_times_is_a_text_to_all_others() -> None:
